@@ -14,6 +14,7 @@ use crate::world::home::{Home, MARKS};
 use crate::world::node::Link;
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
+use crate::world::store::limits::Size;
 use crate::world::{Fate, Forbidden, World};
 use eldest_core::action::Ask;
 use eldest_core::kv::Reach;
@@ -169,7 +170,7 @@ fn on_watches(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// Makes etcd change its leader, lose its quorum or be restored from a backup.
+/// Makes etcd change its leader, lose its quorum, be restored from a backup or accept only small transactions.
 fn on_etcd(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, lasts, dice, ..
@@ -189,6 +190,14 @@ fn on_etcd(w: &mut World, fault: Fault) -> bool {
         }
         Kind::QuorumLost => lose_quorum(w, lasts, dice),
         Kind::Restored => restore(w, fault),
+        Kind::TooLarge => {
+            let number = dice as usize / 2 % 4 + 1;
+            let size = match dice % 2 {
+                0 => Size::Operations(number),
+                _ => Size::Bytes(number * 32),
+            };
+            w.store.limits.refuse_above(size, w.now.after(lasts));
+        }
         _ => return false,
     }
     true

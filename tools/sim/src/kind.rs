@@ -116,6 +116,8 @@ pub(crate) enum Kind {
     PeersCut,
     /// etcd has no space: nothing is put or granted.
     NoSpace,
+    /// etcd refuses each transaction with more operations, or more bytes, than a number of the dice.
+    TooLarge,
     /// The node's session no longer allows challenges.
     Withdraw,
     /// An operator revokes a node's permission for all anchors and challenges. Some versions of etcd then refuse to renew
@@ -197,6 +199,9 @@ impl Kind {
     /// Kinds that are drawn only for nodes that require versions.
     pub(crate) const VERSIONS: [Kind; 1] = [Kind::VersionRemoved];
 
+    /// Kinds about etcd's limits.
+    pub(crate) const LIMITS: [Kind; 1] = [Kind::TooLarge];
+
     /// Kinds that are drawn only for sessions that allow challenges.
     pub(crate) const CHALLENGES: [Kind; 8] = [
         Kind::Suspicion,
@@ -226,6 +231,7 @@ impl Kind {
         let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
         let newest = Self::GUARDS.into_iter().chain(Self::EVACUATIONS);
         let newest = newest.chain(Self::BLIND).chain(Self::VERSIONS);
+        let newest = newest.chain(Self::LIMITS);
         Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 

@@ -297,6 +297,7 @@ impl Plan {
         plan.draw_states(nodes);
         plan.draw_versions(nodes);
         plan.draw_preparing();
+        plan.draw_limits(nodes);
         plan
     }
 
@@ -344,6 +345,14 @@ impl Plan {
             member.prepares = rng.u8(..3) > 0;
             member.prepares_for = Duration::from_millis(rng.u64(..2500));
             member.warm_within = Duration::from_millis([0, 500, 2000][rng.usize(..3)]);
+        }
+    }
+
+    /// Draws etcd's limits on requests, from numbers of its own, so that every other choice stays as it is.
+    fn draw_limits(&mut self, nodes: usize) {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x510e_527f_ade6_82d1);
+        if rng.u8(..4) == 0 {
+            self.one_a_storm(&mut rng, nodes, &Kind::LIMITS);
         }
     }
 

@@ -71,11 +71,12 @@ fn count_lines(sum: &Sum) -> [String; 8] {
             tally.watch_lost, tally.relisted, tally.takes_lost, tally.request_failed
         ),
         format!(
-            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, values announced {}, not {}, partitions prepared {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}, states saved {}, not {}, perhaps {}",
+            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, transactions too large {}, values announced {}, not {}, partitions prepared {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}, states saved {}, not {}, perhaps {}",
             happened.queued,
             happened.stopped,
             happened.together,
             happened.lost_together,
+            happened.too_large,
             happened.announced,
             happened.not_announced,
             happened.prepared,
@@ -130,6 +131,7 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("timers that a suspend stopped", sum.happened.stopped),
         ("joins in one transaction", sum.happened.together),
         ("joins that were lost together", sum.happened.lost_together),
+        ("transactions that were too large", sum.happened.too_large),
         ("values announced", sum.happened.announced),
         ("values not announced", sum.happened.not_announced),
         ("partitions prepared", sum.happened.prepared),

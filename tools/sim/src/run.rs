@@ -119,7 +119,10 @@ fn sum(plan: &Plan, world: &World) -> Sum {
         terms: prizes.clone().map(|p| p.terms).sum(),
         faults: world.faults.clone(),
         tally: world.total_tally(),
-        happened: world.happened,
+        happened: Happened {
+            too_large: world.store.limits.refused,
+            ..world.happened
+        },
         written: prizes.clone().map(|p| p.counter.written).sum(),
         fenced: prizes.map(|p| p.counter.fenced).sum(),
         early: overlaps(&world.overlaps),

@@ -60,6 +60,10 @@ impl BatchSize {
             Outcome::Took(taken) => {
                 self.taken = self.taken.min(taken.max(1));
                 self.shrink(taken);
+                debug_assert!(
+                    self.now <= taken.max(1),
+                    "as many requests as etcd refused together are not sent together again"
+                );
             }
             Outcome::Late(asked) => self.shrink(asked / 2),
             Outcome::Done(asked, took) if took > self.long => self.shrink(asked / 2),

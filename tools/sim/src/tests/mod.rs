@@ -5,6 +5,7 @@ mod challenges;
 mod driving;
 mod hunting;
 mod keeping;
+mod limiting;
 mod partitions;
 mod scale;
 mod scenarios;

@@ -172,7 +172,7 @@ impl World {
         for (_, ask) in asked {
             self.deleted_blindly(ask);
         }
-        let answers = self.store.perform_together(asked).into_iter();
+        let answers = self.store.perform_together(self.now, asked).into_iter();
         let answers = answers.map(|answer| refusal.map_or(answer, |class| failed(class, true)));
         let answers = answers.collect();
         let Some((back, sending)) = back else {

@@ -58,6 +58,8 @@ pub(crate) struct Happened {
     /// Joins that shared a transaction, and such transactions without an answer.
     pub(crate) together: u64,
     pub(crate) lost_together: u64,
+    /// Transactions that etcd refused as too large.
+    pub(crate) too_large: u64,
     /// Calls that returned that a value was announced, or was not.
     pub(crate) announced: u64,
     pub(crate) not_announced: u64,
@@ -83,6 +85,7 @@ impl std::ops::AddAssign for Happened {
         self.stopped += other.stopped;
         self.together += other.together;
         self.lost_together += other.lost_together;
+        self.too_large += other.too_large;
         self.announced += other.announced;
         self.not_announced += other.not_announced;
         self.prepared += other.prepared;

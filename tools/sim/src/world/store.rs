@@ -1,5 +1,6 @@
 //! Models etcd in virtual time: the store of `eldest-store`, the countdown of its leases, and changes of leader.
 
+pub(crate) mod limits;
 mod requests;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use eldest_core::action::{Answer, Class, RequestError};
 use eldest_core::kv::{Change, Entry, Header, Reach};
 use eldest_core::time::Time;
 use eldest_store::{Event, KeyValue, Keys, Op, Refusal, Txn};
+use limits::Limits;
 
 pub(crate) type Key = Arc<[u8]>;
 
@@ -39,14 +41,10 @@ pub(crate) struct Store {
     restored: i64,
     /// The time since which no majority can be reached: nothing is read linearizably, written or expired.
     pub(crate) headless: Option<Time>,
-    /// The maximum number of operations in one transaction.
-    pub(crate) most_operations: usize,
+    pub(crate) limits: Limits,
     /// True if etcd has no space: nothing is put or granted.
     pub(crate) full: bool,
 }
-
-/// The default of etcd's `--max-txn-ops`.
-const MOST_OPERATIONS: usize = 128;
 
 /// The number of changes that are kept for watches that begin in the past.
 const HISTORY: usize = 64;
@@ -119,7 +117,7 @@ impl Store {
             leases: BTreeMap::new(),
             none_before: Time::ZERO,
             headless: None,
-            most_operations: MOST_OPERATIONS,
+            limits: Limits::default(),
             full: false,
         }
     }
@@ -149,6 +147,7 @@ impl Store {
         *self = Store {
             term,
             full,
+            limits: std::mem::take(&mut self.limits),
             headless: None,
             ..backup.clone()
         };

@@ -48,7 +48,7 @@ impl Store {
             Ask::TimeLeft { lease } => self.time_left(now, *lease),
             _ => {
                 let txn = self.transaction(ask);
-                match self.commit(&txn) {
+                match self.accept(now, &txn) {
                     Ok(done) => self.answer(ask, &done),
                     Err(refusal) => refused(refusal),
                 }
@@ -57,13 +57,13 @@ impl Store {
     }
 
     /// Applies all requests at one revision, each under its own conditions.
-    pub(crate) fn perform_together(&mut self, asks: &[Asked]) -> Vec<Answer> {
+    pub(crate) fn perform_together(&mut self, now: Time, asks: &[Asked]) -> Vec<Answer> {
         let each = asks.iter().map(|(_, ask)| Op::Txn(self.transaction(ask)));
         let txn = Txn {
             success: each.collect(),
             ..Txn::default()
         };
-        let done = match self.commit(&txn) {
+        let done = match self.accept(now, &txn) {
             Ok(done) => done.results,
             Err(refusal) => return asks.iter().map(|_| refused(refusal)).collect(),
         };
@@ -82,8 +82,13 @@ impl Store {
         Answer::Listed(Listed { header, entries })
     }
 
+    /// Applies a node's transaction, unless it is too large.
+    fn accept(&mut self, now: Time, txn: &Txn) -> Result<TxnDone, Refusal> {
+        self.limits.check(now, txn)?;
+        self.commit(txn)
+    }
+
     pub(super) fn commit(&mut self, txn: &Txn) -> Result<TxnDone, Refusal> {
-        txn.check(self.most_operations)?;
         if self.full && txn.puts() {
             return Err(Refusal::NoSpace);
         }
