@@ -170,7 +170,8 @@ fn on_watches(w: &mut World, fault: Fault) -> bool {
     true
 }
 
-/// Makes etcd change its leader, lose its quorum, be restored from a backup or accept only small transactions.
+/// Makes etcd change its leader, lose its quorum, be restored from a backup, accept only small transactions or end
+/// leases slowly.
 fn on_etcd(w: &mut World, fault: Fault) -> bool {
     let Fault {
         node, lasts, dice, ..
@@ -197,6 +198,10 @@ fn on_etcd(w: &mut World, fault: Fault) -> bool {
                 _ => Size::Bytes(number * 32),
             };
             w.store.limits.refuse_above(size, w.now.after(lasts));
+        }
+        Kind::SlowEnds => {
+            let by_key = Duration::from_millis((dice % 16 + 1) * 20);
+            w.store.limits.slow_down_ends(by_key, w.now.after(lasts));
         }
         _ => return false,
     }

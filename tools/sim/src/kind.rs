@@ -118,6 +118,8 @@ pub(crate) enum Kind {
     NoSpace,
     /// etcd refuses each transaction with more operations, or more bytes, than a number of the dice.
     TooLarge,
+    /// The end of a lease takes etcd a time of the dice for each of its keys, and everything else waits.
+    SlowEnds,
     /// The node's session no longer allows challenges.
     Withdraw,
     /// An operator revokes a node's permission for all anchors and challenges. Some versions of etcd then refuse to renew
@@ -200,7 +202,7 @@ impl Kind {
     pub(crate) const VERSIONS: [Kind; 1] = [Kind::VersionRemoved];
 
     /// Kinds about etcd's limits.
-    pub(crate) const LIMITS: [Kind; 1] = [Kind::TooLarge];
+    pub(crate) const LIMITS: [Kind; 2] = [Kind::TooLarge, Kind::SlowEnds];
 
     /// Kinds that are drawn only for sessions that allow challenges.
     pub(crate) const CHALLENGES: [Kind; 8] = [

@@ -50,6 +50,7 @@ pub(crate) fn sum(sum: &Sum, took: Duration, on_cpu: Option<Duration>) -> String
 /// Returns the counts of the nodes' reports and of the world's events, except the faults.
 fn count_lines(sum: &Sum) -> [String; 8] {
     let (tally, happened) = (&sum.tally, &sum.happened);
+    let (too_large, waited) = (happened.too_large, happened.waited);
     let ended = tally.ended.iter().map(|(why, n)| format!("{why} {n}"));
     let ended: Vec<_> = ended.collect();
     [
@@ -71,12 +72,11 @@ fn count_lines(sum: &Sum) -> [String; 8] {
             tally.watch_lost, tally.relisted, tally.takes_lost, tally.request_failed
         ),
         format!(
-            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, transactions too large {}, values announced {}, not {}, partitions prepared {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}, states saved {}, not {}, perhaps {}",
+            "turns that left inputs waiting {}, timers that a suspend stopped {}, joins in one transaction {}, lost together {}, transactions too large {too_large}, requests that waited for the end of a lease {waited}, values announced {}, not {}, partitions prepared {}, states shown to observers {}, observers refused {}, reads in pages {}, locks shared {}, states saved {}, not {}, perhaps {}",
             happened.queued,
             happened.stopped,
             happened.together,
             happened.lost_together,
-            happened.too_large,
             happened.announced,
             happened.not_announced,
             happened.prepared,
@@ -132,6 +132,10 @@ pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
         ("joins in one transaction", sum.happened.together),
         ("joins that were lost together", sum.happened.lost_together),
         ("transactions that were too large", sum.happened.too_large),
+        (
+            "requests that waited for the end of a lease",
+            sum.happened.waited,
+        ),
         ("values announced", sum.happened.announced),
         ("values not announced", sum.happened.not_announced),
         ("partitions prepared", sum.happened.prepared),

@@ -74,7 +74,7 @@ impl World {
             format!("a guard deletes the keys of {of:?} under lease {id:x}")
         });
         if self.mutant == Some(Mutant::GuardProvesOnce) {
-            self.store.revoke(id);
+            self.store.revoke(self.now, id);
         } else {
             for key in self.store.keys_of(id) {
                 if key.starts_with(STRANGER) == (of == Of::Stranger) {

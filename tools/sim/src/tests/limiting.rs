@@ -1,7 +1,10 @@
-//! Tests the limits of the simulated etcd, and what sessions make of its refusals.
+//! Tests the limits of the simulated etcd, and what sessions make of its refusals and pauses.
+
+use std::time::Duration;
 
 use eldest_core::action::Class;
 use eldest_core::candidate::WatchScope;
+use eldest_core::time::Time;
 
 use crate::tests::asks::{ms, secs};
 use crate::tests::{E, TTL};
@@ -54,4 +57,43 @@ fn limit_is_lifted_by_its_own_end_only() {
         let ended = w.nodes[0].candidate(F).unwrap().1.ended.is_some();
         assert_eq!(ended, ends, "after {wait:?}");
     }
+}
+
+/// Revokes the lease of the first of two nodes, whose two keys take 100 ms each, for as long as that lasts.
+fn ends_slowly(lasts: Duration) -> (World, Time) {
+    let mut w = World::seated(2);
+    w.join(0, F, WatchScope::Auto, false);
+    w.run(ms(100));
+    w.store.limits.slow_down_ends(ms(100), w.now.after(lasts));
+    let begun = w.now;
+    w.revoke(w.nodes[0].lease().unwrap());
+    (w, begun)
+}
+
+#[test]
+fn requests_wait_for_the_end_of_a_lease_with_many_keys() {
+    let (mut w, _) = ends_slowly(secs(1));
+    w.join(1, F, WatchScope::Auto, false);
+    let key = w.nodes[1].key(F).unwrap();
+    w.run(ms(199));
+    assert!(!w.store.contains(&key));
+    w.until("joined", ms(2), |w| w.store.contains(&key));
+    assert!(w.happened.waited > 0);
+}
+
+#[test]
+fn end_of_a_lease_takes_no_longer_than_the_fault() {
+    let (w, begun) = ends_slowly(ms(150));
+    assert_eq!(w.store.limits.busy_until().since(begun), ms(150));
+}
+
+#[test]
+fn lease_that_is_due_expires_when_the_end_of_another_is_over() {
+    let (mut w, _) = ends_slowly(secs(1));
+    let (busy_until, lease) = (w.store.limits.busy_until(), w.nodes[1].lease().unwrap());
+    w.kill(1);
+    w.store.leases.get_mut(&lease).unwrap().ttl = ms(100);
+    w.store.renew(w.now, lease);
+    w.until("expired", secs(1), |w| !w.store.leases.contains_key(&lease));
+    assert_eq!(w.now, busy_until);
 }

@@ -286,7 +286,7 @@ impl World {
         for key in self.store.keys_of(lease) {
             self.touch(&key);
         }
-        self.store.revoke(lease);
+        self.store.revoke(self.now, lease);
         self.publish();
     }
 

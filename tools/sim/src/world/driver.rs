@@ -60,6 +60,8 @@ pub(crate) struct Happened {
     pub(crate) lost_together: u64,
     /// Transactions that etcd refused as too large.
     pub(crate) too_large: u64,
+    /// Requests that waited while etcd ended a lease.
+    pub(crate) waited: u64,
     /// Calls that returned that a value was announced, or was not.
     pub(crate) announced: u64,
     pub(crate) not_announced: u64,
@@ -86,6 +88,7 @@ impl std::ops::AddAssign for Happened {
         self.together += other.together;
         self.lost_together += other.lost_together;
         self.too_large += other.too_large;
+        self.waited += other.waited;
         self.announced += other.announced;
         self.not_announced += other.not_announced;
         self.prepared += other.prepared;

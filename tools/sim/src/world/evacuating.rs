@@ -39,7 +39,7 @@ impl World {
             lease
         });
         if self.store.put(key, b"", lease) {
-            self.store.revoke(before);
+            self.store.revoke(self.now, before);
         }
         self.publish();
     }
@@ -52,7 +52,7 @@ impl World {
         self.says(None, || format!("{home:?} is evacuated no more"));
         let lease = self.store.entry(&key).map_or(0, |entry| entry.lease);
         self.store.delete(&key);
-        self.store.revoke(lease);
+        self.store.revoke(self.now, lease);
         self.publish();
     }
 

@@ -18,6 +18,10 @@ impl World {
     pub(crate) fn happen(&mut self, node: usize, life: u64, ev: Ev) {
         let alive = self.lives.get(node) == Some(&life);
         match ev {
+            _ if self.waits(&ev) => {
+                let at = self.store.limits.busy_until();
+                self.agenda.plan(at, (node, life, ev));
+            }
             Ev::Do(act) => act(self),
             Ev::Arrive {
                 request,
@@ -72,6 +76,14 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Returns true if this is a request, which waits until etcd has ended a lease.
+    fn waits(&mut self, ev: &Ev) -> bool {
+        let is_request = matches!(ev, Ev::Arrive { .. } | Ev::ArriveTogether { .. });
+        let waits = is_request && self.now < self.store.limits.busy_until();
+        self.happened.waited += u64::from(waits);
+        waits
     }
 
     /// Lets etcd report the progress of the stream, which is that of its slowest watch.
@@ -237,6 +249,8 @@ impl World {
         sent: Time,
         back: Duration,
     ) {
+        // The end of a lease is answered when it is over.
+        let back = back + self.store.limits.busy_until().since(self.now);
         let timeout = self.settings.timeout;
         let late = self.now.after(back) > sent.after(timeout);
         if self.nodes[node].link.answers_lost || late {

@@ -277,7 +277,8 @@ impl Store {
     // ---- leases
 
     /// Revokes the lease; returns true if there was such a lease.
-    pub(crate) fn revoke(&mut self, lease: i64) -> bool {
+    pub(crate) fn revoke(&mut self, now: Time, lease: i64) -> bool {
+        self.limits.end_lease(now, self.keys_of(lease).len());
         let known = self.state.revoke(lease).is_ok();
         self.leases.remove(&lease);
         self.state.take_moved();
@@ -296,12 +297,13 @@ impl Store {
         }
         let next = self.leases.values().map(|l| l.expires).min();
         self.none_before = next.unwrap_or(Time::MAX);
+        let next = next.map(|next| next.max(self.limits.busy_until()));
         next.filter(|next| *next <= until)
     }
 
     pub(crate) fn expire(&mut self, now: Time) {
         for id in self.due(now) {
-            self.revoke(id);
+            self.revoke(now, id);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Holds etcd's limits, which stay as they are if its data is replaced.
 
+use std::time::Duration;
+
 use eldest_core::time::Time;
 use eldest_store::{Op, Operand, Refusal, Txn};
 
@@ -18,6 +20,10 @@ pub(crate) enum Size {
 pub(crate) struct Limits {
     /// The sizes above which a transaction is refused, each until then.
     largest: Vec<(Size, Time)>,
+    /// How long the end of a lease takes for each of its keys, each until then.
+    ends_take: Vec<(Duration, Time)>,
+    /// The time until which etcd ends leases, and everything else waits.
+    busy_until: Time,
     /// The transactions that were refused as too large.
     pub(crate) refused: u64,
 }
@@ -25,6 +31,23 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn refuse_above(&mut self, size: Size, until: Time) {
         self.largest.push((size, until));
+    }
+
+    pub(crate) fn slow_down_ends(&mut self, by_key: Duration, until: Time) {
+        self.ends_take.push((by_key, until));
+    }
+
+    pub(crate) fn busy_until(&self) -> Time {
+        self.busy_until
+    }
+
+    /// Keeps etcd busy with the end of a lease that has so many keys.
+    pub(super) fn end_lease(&mut self, now: Time, keys: usize) {
+        let begins = self.busy_until.max(now);
+        for (by_key, until) in &self.ends_take {
+            let over = begins.after(*by_key * keys as u32).min(*until);
+            self.busy_until = self.busy_until.max(over);
+        }
     }
 
     /// Refuses a transaction that is not well-formed or too large.

@@ -39,7 +39,7 @@ impl Store {
                 self.listed(entries)
             }
             Ask::Revoke { lease } => {
-                self.revoke(*lease);
+                self.revoke(now, *lease);
                 Answer::Revoked
             }
             Ask::Sweep { lease } => Answer::Swept {
