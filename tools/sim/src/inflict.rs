@@ -12,13 +12,16 @@ use crate::plan::{COUNT, Fault, HELD};
 use crate::world::cluster::{ELECTIONS, GROUP};
 use crate::world::home::{Home, MARKS};
 use crate::world::node::Link;
-use crate::world::partitions::prefix_of;
+use crate::world::partitions::{is_record, prefix_of};
 use crate::world::store::Key;
 use crate::world::store::limits::Size;
 use crate::world::{Fate, Forbidden, World};
 use eldest_core::action::Ask;
 use eldest_core::kv::Reach;
 use eldest_core::reason::LostReason;
+
+/// How long a share may be kept: longer than any story.
+const KEPT: Duration = Duration::from_secs(3600);
 
 /// Lets the node join every election in which it is no candidate, or observe if that is its role.
 pub(crate) fn rejoin(w: &mut World, node: usize) {
@@ -228,7 +231,9 @@ fn on_keys(w: &mut World, fault: Fault) -> bool {
             } else {
                 HELD[fault.election].into()
             };
-            let keys = w.store.queue(&prefix);
+            let mut keys = w.store.queue(&prefix);
+            // The records of kept shares end with their leases.
+            keys.retain(|entry| !is_record(&prefix, entry));
             if let Some(entry) = keys.get(dice as usize % keys.len().max(1)) {
                 w.delete(&entry.key);
             }
@@ -257,6 +262,21 @@ fn on_processes(w: &mut World, fault: Fault) -> bool {
         Kind::Kill => {
             w.kill(node);
             rejoin(w, node);
+        }
+        Kind::KeptShare => {
+            // Kept into the calm, for a while, or for an identity that nobody has any more.
+            let case = fault.dice % 3;
+            let ttl = if case == 0 { KEPT } else { lasts };
+            w.keep_share(node, COUNT, ttl);
+            w.kill(node);
+            if case == 2 {
+                w.nodes[node].share.identity = w.unused_identity();
+            }
+            if (fault.dice >> 8).is_multiple_of(2) {
+                rejoin(w, node);
+            } else {
+                return_after(w, node, lasts / 2);
+            }
         }
         Kind::GuardRevokes => {
             // The guard may notice the death at once.

@@ -120,6 +120,9 @@ pub(crate) enum Kind {
     TooLarge,
     /// The end of a lease takes etcd a time of the dice for each of its keys, and everything else waits.
     SlowEnds,
+    /// The process dies while its partitions are kept for it. Another takes its place, at once or later: under the same
+    /// identity, for which they may be kept into the calm, or under one that was never used.
+    KeptShare,
     /// The node's session no longer allows challenges.
     Withdraw,
     /// An operator revokes a node's permission for all anchors and challenges. Some versions of etcd then refuse to renew
@@ -204,6 +207,9 @@ impl Kind {
     /// Kinds about etcd's limits.
     pub(crate) const LIMITS: [Kind; 2] = [Kind::TooLarge, Kind::SlowEnds];
 
+    /// Kinds that are drawn only beside partitions.
+    pub(crate) const KEPT: [Kind; 1] = [Kind::KeptShare];
+
     /// Kinds that are drawn only for sessions that allow challenges.
     pub(crate) const CHALLENGES: [Kind; 8] = [
         Kind::Suspicion,
@@ -233,7 +239,7 @@ impl Kind {
         let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
         let newest = Self::GUARDS.into_iter().chain(Self::EVACUATIONS);
         let newest = newest.chain(Self::BLIND).chain(Self::VERSIONS);
-        let newest = newest.chain(Self::LIMITS);
+        let newest = newest.chain(Self::LIMITS).chain(Self::KEPT);
         Self::ALL.into_iter().chain(drawn_later).chain(newest)
     }
 

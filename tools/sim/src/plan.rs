@@ -106,7 +106,7 @@ impl Beside {
     pub(crate) fn fits(self, kind: Kind) -> bool {
         match kind {
             Kind::Acquire | Kind::Try | Kind::Release | Kind::GiveUp => self == Beside::Locks,
-            Kind::LeavePartitions | Kind::DropOwned => self == Beside::Partitions,
+            Kind::LeavePartitions | Kind::DropOwned | Kind::KeptShare => self == Beside::Partitions,
             Kind::DeleteHeld => self != Beside::Nothing,
             _ => true,
         }
@@ -298,6 +298,7 @@ impl Plan {
         plan.draw_versions(nodes);
         plan.draw_preparing();
         plan.draw_limits(nodes);
+        plan.draw_kept(nodes);
         plan
     }
 
@@ -353,6 +354,15 @@ impl Plan {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x510e_527f_ade6_82d1);
         if rng.u8(..4) == 0 {
             self.one_a_storm(&mut rng, nodes, &Kind::LIMITS);
+        }
+    }
+
+    /// Draws members whose share is kept while they are away, from numbers of its own, so that every other choice stays as
+    /// it is.
+    fn draw_kept(&mut self, nodes: usize) {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x9b05_688c_2b3e_6c1f);
+        if self.beside == Beside::Partitions && rng.bool() {
+            self.one_a_storm(&mut rng, nodes, &Kind::KEPT);
         }
     }
 

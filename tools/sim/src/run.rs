@@ -215,6 +215,7 @@ fn begin(plan: &Plan, w: &mut World, (node, member): (usize, &Member)) {
     n.share = NodeShare {
         capacity: member.capacity,
         spread: member.spread,
+        ..n.share
     };
     n.warmth = Warmth {
         is_cold: member.prepares,

@@ -69,7 +69,7 @@ impl World {
     pub(crate) fn add_node(&mut self) {
         let seed = self.rng.u64(..);
         let mut node = Node::new(self.settings, seed);
-        node.recording = self.recording;
+        (node.recording, node.share.identity) = (self.recording, self.nodes.len());
         self.nodes.push(node);
         self.wakes.push(Time::MAX);
         self.lives.push(0);

@@ -336,6 +336,7 @@ impl World {
         for key in left.chain(copies).map(|e| e.key).collect::<Vec<_>>() {
             self.store.delete(&key);
         }
+        self.forget_shares();
         self.publish();
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::anchors::plain;
 use super::store::Key;
 use eldest_core::evacuation::Homes;
 use eldest_core::partitions::{Center, KeptShare, Share, ShareReaders};
@@ -122,8 +123,9 @@ pub(super) const SHARES: ShareReaders = ShareReaders {
     kept,
 };
 
-/// Returns the name of the node, which is the last part of each announcement.
+/// Returns the name of the node, which is the last part of each announcement before the anchor.
 fn identity(value: &[u8]) -> Vec<u8> {
+    let value = plain(value);
     let at = value.iter().rposition(|byte| *byte == b'n');
     value[at.unwrap_or_default()..].to_vec()
 }
@@ -131,10 +133,10 @@ fn identity(value: &[u8]) -> Vec<u8> {
 /// The beginning of a record that keeps a share.
 const KEPT: &str = "kept:";
 
-/// Returns the record that keeps these partitions for a node.
-pub(super) fn kept_value(node: usize, partitions: &[u32]) -> String {
+/// Returns the record that keeps these partitions for an identity.
+pub(super) fn kept_value(identity: usize, partitions: &[u32]) -> String {
     let numbers: Vec<_> = partitions.iter().map(u32::to_string).collect();
-    format!("{KEPT}n{node}:{}", numbers.join(","))
+    format!("{KEPT}n{identity}:{}", numbers.join(","))
 }
 
 fn kept(value: &[u8]) -> Option<KeptShare> {

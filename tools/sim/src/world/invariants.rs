@@ -260,8 +260,9 @@ impl World {
         let anchors = self.nodes.iter().filter(|n| !n.closed());
         owned.extend(anchors.filter_map(|n| self.anchor(n)));
         let marks = self.marks();
-        let states = self.states();
-        if self.store.entries().count() != owned.len() + marks.len() + states.len() {
+        let (states, records) = (self.states(), self.records());
+        let others = marks.len() + states.len() + records.len();
+        if self.store.entries().count() != owned.len() + others {
             let keys = self.store.entries();
             let keys: Vec<_> = keys
                 .map(|e| String::from_utf8_lossy(&e.key).into_owned())
@@ -270,7 +271,8 @@ impl World {
             return Err((Invariant::Leaks, what));
         }
         let held = self.nodes.iter().filter_map(Node::lease);
-        let held: Vec<_> = held.chain(marks.iter().map(|mark| mark.lease)).collect();
+        let others = marks.iter().chain(&records).map(|entry| entry.lease);
+        let held: Vec<_> = held.chain(others).collect();
         let left = self.store.leases.keys().find(|lease| !held.contains(lease));
         if let Some(lease) = left {
             return Err((Invariant::Leaks, format!("a lease is left: {lease:x}")));

@@ -329,8 +329,12 @@ impl World {
             now: Time::ZERO,
             settings,
             store: Store::new(),
-            nodes: (0..nodes as u64)
-                .map(|n| Node::new(settings, seed ^ (n + 1)))
+            nodes: (0..nodes)
+                .map(|n| {
+                    let mut node = Node::new(settings, seed ^ (n as u64 + 1));
+                    node.share.identity = n;
+                    node
+                })
                 .collect(),
             wakes: vec![Time::MAX; nodes],
             recording: false,

@@ -264,6 +264,8 @@ pub(crate) struct Messages {
 /// The share of partitions that a node announces.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeShare {
+    /// The number of the member's identity.
+    pub(crate) identity: usize,
     pub(crate) capacity: u32,
     /// True if data centres are to own equal shares.
     pub(crate) spread: bool,
@@ -272,6 +274,7 @@ pub(crate) struct NodeShare {
 impl Default for NodeShare {
     fn default() -> Self {
         Self {
+            identity: 0,
             capacity: 1,
             spread: false,
         }

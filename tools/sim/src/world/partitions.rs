@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use super::World;
 use super::home::kept_value;
-use super::node::{SimCandidate, Term};
+use super::node::{Node, SimCandidate, Term, Work};
 use super::store::Key;
+use crate::plan::COUNT;
 use eldest_core::action::{Ask, SlotId};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
-use eldest_core::partitions::{PartitionSet, kept_key, partition_key};
+use eldest_core::kv::Entry;
+use eldest_core::partitions::{KeyKind, PartitionSet, kept_key, kind_of_entry, partition_key};
 
 /// The leases of records begin here, above those of nodes.
 const LEASES: i64 = 1 << 60;
@@ -19,6 +21,11 @@ const READY: u64 = 1;
 
 pub(crate) fn prefix_of(count: u32) -> Key {
     format!("p/{count}/").into_bytes().into()
+}
+
+/// Returns true if the key is the record of a kept share.
+pub(crate) fn is_record(prefix: &[u8], entry: &Entry) -> bool {
+    matches!(kind_of_entry(prefix, entry), Some(KeyKind::Kept { .. }))
 }
 
 impl World {
@@ -49,8 +56,13 @@ impl World {
             }),
             ..CandidateConfig::default()
         };
-        let value = self.tagged(node, &format!("n{node}"));
+        let value = self.tagged(node, &self.name_of(node));
         self.give(node, |m, now| m.campaign(now, slot, prefix, value, config));
+    }
+
+    /// Returns the end of a member's announcement.
+    fn name_of(&self, node: usize) -> String {
+        format!("n{}", self.nodes[node].share.identity)
     }
 
     /// Lets a member that prepares announce, after a while, that it is ready for the partitions that are then coming to it.
@@ -74,21 +86,71 @@ impl World {
         };
         self.happened.prepared += ready.len() as u64;
         n.warmth.ready = ready;
-        let value = self.tagged(node, &format!("n{node}"));
+        let value = self.tagged(node, &self.name_of(node));
         self.give(node, |m, now| m.proclaim(now, slot, value, READY));
     }
 
-    /// Writes the record that keeps these partitions for a node, under a lease of its own. Returns the lease.
-    pub(crate) fn keep_share(&mut self, node: usize, count: u32, partitions: &[u32]) -> i64 {
+    /// Writes the record that keeps a node's partitions for it, under a lease of its own. Returns the lease, unless the
+    /// node owns nothing or etcd writes nothing.
+    pub(crate) fn keep_share(&mut self, node: usize, count: u32, ttl: Duration) -> Option<i64> {
+        let prefix = prefix_of(count);
+        let n = &self.nodes[node];
+        let owns = |partition: &u32| {
+            let key = partition_key(&prefix, *partition);
+            n.valid(&key, self.now).is_some()
+        };
+        let owned: Vec<u32> = (0..count).filter(owns).collect();
+        if owned.is_empty() || self.store.headless.is_some() || self.store.full {
+            return None;
+        }
+        let record = kept_value(n.share.identity, &owned);
         let lease = LEASES + self.store.revision();
-        let ttl = Duration::from_secs(3600);
         self.store
             .perform(self.now, &Ask::Grant { ttl }, Some(lease));
-        let key = kept_key(&prefix_of(count), lease);
-        let record = kept_value(node, partitions);
-        self.store.put(&key, record.as_bytes(), lease);
+        self.store
+            .put(&kept_key(&prefix, lease), record.as_bytes(), lease);
         self.publish();
-        lease
+        Some(lease)
+    }
+
+    /// Returns an identity that no node has had.
+    pub(crate) fn unused_identity(&self) -> usize {
+        // The greatest one was given last, or is a node's first.
+        let greatest = self.nodes.iter().map(|n| n.share.identity).max();
+        greatest.unwrap_or_default().max(self.nodes.len()) + 1
+    }
+
+    /// Returns the records that keep shares.
+    pub(super) fn records(&self) -> Vec<Entry> {
+        let prefix = prefix_of(COUNT);
+        let mut records = self.store.children(&prefix);
+        records.retain(|entry| is_record(&prefix, entry));
+        records
+    }
+
+    /// Lets operators end the records of members that are not there.
+    pub(super) fn forget_shares(&mut self) {
+        let prefix = prefix_of(COUNT);
+        // Work that never ends may keep a member from joining again in the calm.
+        let ends = |n: &&Node| !n.closed() && matches!(n.work, Work::After(_));
+        let living = self.nodes.iter().filter(ends);
+        let there = |n: &&Node| {
+            let member = n.candidate(&prefix).and_then(|(slot, _)| n.own_key(slot));
+            member.is_some_and(|key| self.store.contains(&key))
+        };
+        let there: Vec<_> = living
+            .filter(there)
+            .map(|n| kept_value(n.share.identity, &[]))
+            .collect();
+        let mut left = self.records();
+        left.retain(|e| {
+            !there
+                .iter()
+                .any(|kept| e.value.starts_with(kept.as_bytes()))
+        });
+        for record in left {
+            self.store.revoke(self.now, record.lease);
+        }
     }
 
     pub(crate) fn taken(&mut self, node: usize, member: SlotId, partition: u32, slot: SlotId) {
