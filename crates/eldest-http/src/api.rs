@@ -19,6 +19,9 @@ use super::query::{Asked, parameter};
 use eldest::ErrorKind;
 use eldest::internal::{self, Held};
 
+/// The parameter that names the only term which a request concerns.
+const TOKEN: &str = "fencing_token";
+
 /// Answers `GET /v1/elections`: all elections that this node shows.
 pub(super) async fn list(State(app): State<Arc<App>>, caller: Caller) -> Response {
     let shown = app.node.shown.iter();
@@ -34,6 +37,12 @@ pub(super) async fn one(
     request: Request,
 ) -> Result<Response, Problem> {
     let (name, part) = names::election(request.uri().path())?;
+    let asked = Asked::of(request.uri());
+    match (part, request.method()) {
+        (Part::StepDown | Part::Serving, &Method::POST) => asked.has_only(&[TOKEN])?,
+        (Part::Heartbeat | Part::Warm, &Method::POST | &Method::DELETE) => asked.has_only(&[])?,
+        _ => {}
+    }
     match (part, request.method()) {
         (Part::State, &Method::GET | &Method::HEAD) => {
             let shown = app.node.find(Some(&name))?;
@@ -44,15 +53,9 @@ pub(super) async fn one(
             let shown = app.node.find(Some(&name))?;
             events::follow(&app, caller, shown)
         }
-        (Part::StepDown, &Method::POST) => {
-            let asked = Asked::of(request.uri());
-            step_down(app.node.find(Some(&name))?, asked).await
-        }
+        (Part::StepDown, &Method::POST) => step_down(app.node.find(Some(&name))?, asked).await,
         (Part::Heartbeat, &Method::POST) => heartbeat(app.node.find(Some(&name))?),
-        (Part::Serving, &Method::POST) => {
-            let asked = Asked::of(request.uri());
-            serving(app.node.find(Some(&name))?, asked).await
-        }
+        (Part::Serving, &Method::POST) => serving(app.node.find(Some(&name))?, asked).await,
         (Part::Warm, &Method::POST) => warm(app.node.find(Some(&name))?, true).await,
         (Part::Warm, &Method::DELETE) => warm(app.node.find(Some(&name))?, false).await,
         _ => Ok(not_allowed(&request, part.allow()).into_response()),
@@ -116,7 +119,7 @@ async fn warm(shown: &Shown, is_warm: bool) -> Result<Response, Problem> {
 
 /// Returns the term in which this node leads, if it is the one that the caller names.
 fn held(shown: &Shown, asked: &Asked) -> Result<Held, Problem> {
-    let wanted = parameter(asked, "fencing_token")?;
+    let wanted = parameter(asked, TOKEN)?;
     let held = internal::local_state(&shown.election).held;
     let held = held.filter(|held| shown.is_candidate() && held.term.is_valid());
     let held = held.ok_or_else(|| not_leading(shown))?;

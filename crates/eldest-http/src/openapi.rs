@@ -25,7 +25,8 @@ const ABOUT: &str = "The state of elections and partitions, and locks. A node of
     `fencing_token`.\n\n\
     What stays: each path and operation, and the name, type and meaning of each field; every field of an answer is always \
     present, with null where there is no value. What may be added: paths, operations, fields, and words of `status`, \
-    `session` and `code`. Clients must accept fields and words that they do not know.\n\n\
+    `session` and `code`. Clients must accept fields and words that they do not know. A request that changes something \
+    refuses a parameter that it does not know.\n\n\
     A slash in the name of an election or a lock is written as it is or as `%2F`, which always belongs to the name. Each \
     path answers HEAD where it answers GET, and OPTIONS with 204 and the header `allow`.";
 

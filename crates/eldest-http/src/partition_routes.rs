@@ -143,9 +143,14 @@ pub(super) async fn one(
             let own = own(observed, owning, from, holder.as_deref());
             Ok(answer(StatusCode::OK, &own))
         }
-        PartitionsPart::Heartbeat => beat(&owning(observed)?.fitness, &name),
+        PartitionsPart::Heartbeat => {
+            Asked::of(request.uri()).has_only(&[])?;
+            beat(&owning(observed)?.fitness, &name)
+        }
         PartitionsPart::Forget => {
-            let identity = parameter(&Asked::of(request.uri()), "identity")?;
+            let asked = Asked::of(request.uri());
+            asked.has_only(&["identity"])?;
+            let identity = parameter(&asked, "identity")?;
             let identity = identity.ok_or_else(|| bad_query("name a member with `?identity=`"))?;
             owning(observed)?;
             forget(&observed.partitions, &identity).await

@@ -15,7 +15,7 @@ use super::contract;
 pub(super) struct Problem {
     pub(super) status: StatusCode,
     pub(super) code: &'static str,
-    detail: Cow<'static, str>,
+    pub(super) detail: Cow<'static, str>,
     header: Option<(HeaderName, HeaderValue)>,
 }
 

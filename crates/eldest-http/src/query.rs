@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{StatusCode, Uri};
 use percent_encoding::percent_decode;
 
-use super::problem::Problem;
+use super::problem::{Problem, shortened};
 
 /// The names and values of a request's parameters. They need not be UTF-8.
 #[derive(Debug)]
@@ -22,6 +22,23 @@ impl Asked {
             (decode(name), decode(value))
         });
         Self(pairs.collect())
+    }
+
+    /// Refuses parameters other than these. A request that changes something must not ignore a misspelt condition.
+    pub(super) fn has_only(&self, known: &[&str]) -> Result<(), Problem> {
+        let is_known = |name: &[u8]| known.iter().any(|known| known.as_bytes() == name);
+        let mut names = self.0.iter().map(|(name, _)| &**name);
+        let Some(unknown) = names.find(|name| !name.is_empty() && !is_known(name)) else {
+            return Ok(());
+        };
+        let unknown = String::from_utf8_lossy(unknown);
+        let unknown = shortened(&unknown);
+        let takes = match known {
+            [] => "none".to_owned(),
+            known => format!("`{}`", known.join("`, `")),
+        };
+        let detail = format!("there is no parameter {unknown:?}; this request takes {takes}");
+        Err(bad_query(detail))
     }
 
     /// Returns the bytes of `?name=`, if present.
@@ -80,6 +97,26 @@ mod tests {
         for query in ["", "keys=a"] {
             assert_eq!(asked(query).bytes("key").unwrap(), None, "{query}");
         }
+    }
+
+    #[test]
+    fn unknown_parameter_is_refused_by_its_name() {
+        let refusal = |query, known: &[&str]| {
+            let refused = asked(query).has_only(known).unwrap_err();
+            (refused.code, refused.detail.into_owned())
+        };
+        for query in ["", "fencing_token=1", "fencing%5Ftoken=x", "&"] {
+            asked(query).has_only(&["fencing_token"]).expect(query);
+        }
+        let said = "there is no parameter \"token\"; this request takes `fencing_token`";
+        for query in ["token=1", "fencing_token=1&token=1", "token"] {
+            assert_eq!(
+                refusal(query, &["fencing_token"]),
+                ("bad_query", said.to_owned())
+            );
+        }
+        let said = "there is no parameter \"a\"; this request takes none";
+        assert_eq!(refusal("a", &[]).1, said);
     }
 
     #[test]

@@ -161,6 +161,8 @@ async fn leader_that_steps_down_rejoins_behind_the_others() -> Result {
         .await?;
         assert_eq!((answer.status, &*answer.problem()), (409, "another_term"));
     }
+    let misspelt = post(a.server.at, &format!("{E}/step_down?token=1")).await?;
+    assert_eq!((misspelt.status, &*misspelt.problem()), (400, "bad_query"));
     assert_eq!(
         get(a.server.at, "/leader").await?.status,
         200,
