@@ -51,10 +51,6 @@ async fn run_until(
     spec: &Arc<Spec>,
 ) -> Result<Option<Exit>, BoxError> {
     let keeper = Keeper::start(spec, &supervisor.child_registry).await?;
-    if stopped.is_cancelled() {
-        // A keeper refuses to start what must end at once, and its supervisor would wait for the grace period.
-        return Ok(None);
-    }
     let (stop, commands) = supervisor.commands();
     // A task of its own runs until no process of the program is left, even if this future is dropped.
     let mut job = tokio::spawn(keeper.go(None, || Limit::NEVER, commands));
@@ -75,7 +71,7 @@ async fn run_until(
             by_itself: true,
             ..
         }) => Ok(Some(exit)),
-        Ending::Gone(_) => Ok(None),
+        Ending::Gone(_) | Ending::TooLate => Ok(None),
         Ending::NotStarted(error) => Err(error.into()),
         Ending::Left(pids) => {
             tracing::error!(

@@ -291,10 +291,10 @@ impl Supervisor {
                     let (exit, ran) = (gone.exit, gone.at.saturating_sub(begun));
                     return Ok(Outcome::Ended { exit, ran });
                 }
-                Ending::Gone(_) => return Ok(Outcome::Lost),
-                Ending::NotStarted(_) if self.signals.stop.is_cancelled() => {
+                Ending::NotStarted(_) | Ending::TooLate if self.signals.stop.is_cancelled() => {
                     return Ok(Outcome::Stopped);
                 }
+                Ending::Gone(_) | Ending::TooLate => return Ok(Outcome::Lost),
                 Ending::NotStarted(_) if over => return Ok(Outcome::Lost),
                 Ending::NotStarted(error) if patient => {
                     tracing::warn!(%error, "the program did not start; trying once more");

@@ -216,6 +216,10 @@ impl Keeper {
                 let error = io::Error::from_raw_os_error(errno);
                 (Ending::NotStarted(error), None)
             }
+            Some(Report::TooLate) => {
+                drop(self.clear(false, false, course.until).await);
+                (Ending::TooLate, None)
+            }
             _ => {
                 let by_itself = course.ended_by_itself();
                 let why = course.reason();
@@ -492,6 +496,7 @@ async fn follow_up(
     match keeper.contain(Some(leader), &|| limit, commands).await.0 {
         Ending::Gone(gone) => report_follow_up(gone.by_itself.then_some(gone.exit)),
         Ending::NotStarted(error) => tracing::warn!(%error, "the command of --after did not start"),
+        Ending::TooLate => report_follow_up(None),
         Ending::Left(pids) => {
             tracing::error!(
                 ?pids,

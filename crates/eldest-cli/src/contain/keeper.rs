@@ -261,8 +261,11 @@ impl Keeper {
         // The supervisor may have died, or the deadline passed, while the order was on its way.
         self.read_limits();
         let program = &mut self.program;
-        if self.alone || program.began || clock::now() >= self.limits.term_at {
+        if self.alone || program.began {
             return;
+        }
+        if clock::now() >= self.limits.term_at {
+            return self.send_report(Report::TooLate);
         }
         let started = match children::ended(program.pid) {
             None => program.start(leader.clone()),

@@ -84,8 +84,10 @@ impl Gone {
 pub(crate) enum Ending {
     /// No process is left.
     Gone(Gone),
-    /// The keeper did not start the program; no process is left.
+    /// The keeper could not start the program; no process is left.
     NotStarted(io::Error),
+    /// The program had to end before the keeper started it; no process is left.
+    TooLate,
     /// Processes that could not be killed.
     Left(Vec<i32>),
 }

@@ -33,6 +33,8 @@ pub(super) enum Report {
     Followed(Option<Exit>),
     /// The program could not be started, for this reason of the system's.
     Failed(i32),
+    /// The order to start the program came when it had to end already.
+    TooLate,
 }
 
 impl fmt::Display for Order {
@@ -58,6 +60,7 @@ impl fmt::Display for Report {
             Report::Followed(Some(Exit::Signal(signal))) => writeln!(f, "followed killed {signal}"),
             Report::Followed(None) => writeln!(f, "followed late"),
             Report::Failed(errno) => writeln!(f, "failed {errno}"),
+            Report::TooLate => writeln!(f, "late"),
         }
     }
 }
@@ -120,6 +123,7 @@ impl FromStr for Report {
                 _ => None,
             })),
             "failed" => Ok(Report::Failed(number(rest)?)),
+            "late" => Ok(Report::TooLate),
             _ => Err(Garbled),
         }
     }
@@ -157,6 +161,7 @@ mod tests {
             Report::Followed(Some(Exit::Signal(11))),
             Report::Followed(None),
             Report::Failed(13),
+            Report::TooLate,
         ] {
             assert_eq!(report.to_string().trim_end().parse(), Ok(report));
         }
