@@ -22,9 +22,12 @@ const GO_LIBRARIES: (&str, &str) = (
 /// Runs `cargo xtask bench`: builds, and passes all arguments on.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let stage = Stage::start("bench", RELEASE_LIMIT);
-    eprintln!("==> bench: building for release");
-    let mut bench = Command::new(build(&stage, &["--release"])?);
-    if !args.iter().any(|arg| arg == "--help" || arg == "-h") {
+    let measures = !args.iter().any(|arg| arg == "--help" || arg == "-h");
+    // Optimised, it takes minutes to compile, which its help is not worth.
+    let options: &[&str] = if measures { &["--release"] } else { &[] };
+    eprintln!("==> bench: cargo build {}", options.concat());
+    let mut bench = Command::new(build(&stage, options)?);
+    if measures {
         match go_peer(&stage) {
             Ok(path) => bench.env("ELDEST_BENCH_GO", path),
             Err(error) => bench.env("ELDEST_BENCH_NO_GO", format!("{error:#}")),
