@@ -22,21 +22,23 @@ const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// The longest limit.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest time of an order to step down.
+const LONGEST_ORDER: Duration = Duration::from_secs(60 * 60);
 
 /// Parses the limit within which a leader must serve.
 pub(crate) fn limit(text: &str) -> Result<Duration, String> {
-    let limit = crate::connection::duration(text)?;
-    if limit.is_zero() || limit > LONGEST {
-        return Err("it must be more than zero and at most 24h".to_owned());
-    }
-    Ok(limit)
+    bounded(text, |limit| limit <= LONGEST, "at most 24h")
 }
 
 /// Parses the limit within which a successor must be warm. An order to step down must outlast it.
 pub(crate) fn warm_limit(text: &str) -> Result<Duration, String> {
+    bounded(text, |limit| limit < LONGEST_ORDER, "less than 1h")
+}
+
+fn bounded(text: &str, fits: fn(Duration) -> bool, bound: &str) -> Result<Duration, String> {
     let limit = crate::connection::duration(text)?;
-    if limit.is_zero() || limit >= Duration::from_secs(60 * 60) {
-        return Err("it must be more than zero and less than 1h".to_owned());
+    if limit.is_zero() || !fits(limit) {
+        return Err(format!("it must be more than zero and {bound}"));
     }
     Ok(limit)
 }

@@ -246,15 +246,21 @@ fn preparing_node(stage: &Stage, name: &str) -> Result<Node> {
     node(stage, name, &options, POLITE)
 }
 
+/// Starts two nodes, and stops the first, which owns all partitions. Returns both once the second prepares for each of them.
+async fn while_handing_over(stage: &Stage) -> Result<(Node, Node)> {
+    let a = preparing_node(stage, "a")?;
+    say(stage, "a", "begin", COUNT).await?;
+    let b = preparing_node(stage, "b")?;
+    say(stage, "b", "prepare", COUNT / 2).await?;
+    a.signal(rustix::process::Signal::TERM);
+    say(stage, "b", "prepare", COUNT).await?;
+    Ok((a, b))
+}
+
 #[tokio::test]
 async fn a_stopped_node_runs_its_programs_until_the_next_owner_is_prepared() -> Result {
     let stage = Stage::new().await?;
-    let mut a = preparing_node(&stage, "a")?;
-    say(&stage, "a", "begin", COUNT).await?;
-    let mut b = preparing_node(&stage, "b")?;
-    say(&stage, "b", "prepare", COUNT / 2).await?;
-    a.signal(rustix::process::Signal::TERM);
-    say(&stage, "b", "prepare", COUNT).await?;
+    let (mut a, mut b) = while_handing_over(&stage).await?;
     let ended = |notes: &[Note]| notes.iter().any(|note| note.word == "end");
     assert!(!ended(&notes(&stage)), "{:?}", notes(&stage));
     std::fs::write(stage.folder().join("b-is-ready"), "")?;
@@ -272,12 +278,7 @@ async fn a_stopped_node_runs_its_programs_until_the_next_owner_is_prepared() -> 
 #[tokio::test]
 async fn a_second_signal_ends_the_hand_over_and_a_program_that_ends_needs_none() -> Result {
     let stage = Stage::new().await?;
-    let mut a = preparing_node(&stage, "a")?;
-    say(&stage, "a", "begin", COUNT).await?;
-    let mut b = preparing_node(&stage, "b")?;
-    say(&stage, "b", "prepare", COUNT / 2).await?;
-    a.signal(rustix::process::Signal::TERM);
-    say(&stage, "b", "prepare", COUNT).await?;
+    let (mut a, mut b) = while_handing_over(&stage).await?;
     a.signal(rustix::process::Signal::TERM);
     assert_eq!(a.end().await?.code(), Some(0));
     say(&stage, "a", "end", COUNT).await?;
