@@ -271,6 +271,15 @@ pub async fn no_successor_elsewhere(
     election.no_successor(queue, leader, true).await
 }
 
+/// Refuses a time of [`Partitions::keep_share_for`] that joining would refuse.
+///
+/// # Errors
+///
+/// `InvalidInput`.
+pub fn check_keep_share_for(partitions: &Partitions) -> Result<()> {
+    partitions.check_keep_share_for()
+}
+
 /// Returns the orders that an observer of [`observe_evacuations`] has delivered, by the names of the data centres.
 pub fn evacuations(session: &Session, seen: &Roster) -> Arc<[Evacuation]> {
     let marks = seen.members().iter().map(Member::entry);

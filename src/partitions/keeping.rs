@@ -70,7 +70,8 @@ impl Partitions {
         self
     }
 
-    pub(super) fn check_keep_share_for(&self) -> Result<()> {
+    /// Refuses a time that [`Partitions::join`] would refuse.
+    pub(crate) fn check_keep_share_for(&self) -> Result<()> {
         let ttl = self.handle.shared.settings.ttl;
         match self.keep_share_for {
             Some(time) if time <= ttl || time > LONGEST => Err(Error::new(

@@ -29,13 +29,14 @@ pub(crate) async fn follow(
 /// the node counts as one that still prepares.
 pub(crate) async fn prepare(
     stopped: CancellationToken,
+    partition: Option<u32>,
     supervisor: &Supervisor,
     spec: &Arc<Spec>,
 ) -> Result<(), BoxError> {
     match run_until(&stopped, supervisor, spec).await? {
         Some(exit) if exit.code() == 0 => return Ok(()),
         Some(exit) => {
-            tracing::warn!(%exit, "the command of --prepare failed: this node is not warm");
+            tracing::warn!(%exit, partition, "the command of --prepare failed: this node is not warm");
         }
         // The command was stopped, or its processes could not be killed.
         None => {}

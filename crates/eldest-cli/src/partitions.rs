@@ -177,7 +177,7 @@ impl Programs {
         let number = coming.number();
         let supervisor = self.supervisor.for_partition(&self.partitions, number)?;
         let spec = supervisor.spec_for(following::shell(command));
-        following::prepare(coming.stopped(), &supervisor, &spec).await
+        following::prepare(coming.stopped(), Some(number), &supervisor, &spec).await
     }
 
     /// The work on one partition, which lasts as long as its term.

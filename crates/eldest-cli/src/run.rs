@@ -290,7 +290,7 @@ async fn run_candidacy(
         runner = runner.follow(|it| following::follow(it, supervisor, spec));
     }
     if let Some(spec) = &prepares {
-        runner = runner.prepare(|it| following::prepare(it.stopped(), supervisor, spec));
+        runner = runner.prepare(|it| following::prepare(it.stopped(), None, supervisor, spec));
     }
     if let Some(check) = check {
         let ask = || check.clone().ask(Arc::clone(&supervisor.child_registry));

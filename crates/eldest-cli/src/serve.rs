@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use anyhow::Result;
 use eldest::internal::process::Process;
-use eldest::{Announcement, CancellationToken, Election, Session};
+use eldest::{Announcement, CancellationToken, Election, Session, internal};
 use eldest_http::contract::command::Listening;
 use eldest_http::{Health, Leading, Node};
 use futures::future::join_all;
@@ -387,6 +387,8 @@ impl Args {
             let mut partitions = session.partitions(name, *count)?;
             if let Some(time) = self.keep_share_for {
                 partitions = partitions.keep_share_for(time);
+                // The node must not say that it listens, and then end.
+                internal::check_keep_share_for(&partitions)?;
             }
             let (health, shutdown) = (health.clone(), shutdown.clone());
             let (shares, owns) = node.own_on_behalf_while_healthy(&partitions, health, shutdown);

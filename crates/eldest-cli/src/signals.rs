@@ -89,14 +89,18 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen.
-    pub(crate) fn listen() -> io::Result<Self> {
-        let signals = Self {
+    fn new() -> Self {
+        Self {
             stop: CancellationToken::new(),
             hurry: CancellationToken::new(),
             leave: Arc::default(),
             passed_on: broadcast::channel(ROOM).0,
-        };
+        }
+    }
+
+    /// Starts to listen.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let signals = Self::new();
         // The handler does nothing, but it replaces an inherited "ignore", with which neither we nor a keeper, which
         // inherits it, could wait for children.
         drop(unix::signal(SignalKind::child())?);
@@ -123,13 +127,10 @@ impl Signals {
         self.leave.get_or_init(CancellationToken::new).clone()
     }
 
-    /// Makes the first request that has not been made.
+    /// Makes the first request that has not been made. A command that ends has nothing to hand over any more.
     fn end(&self) {
-        let mut requests = self
-            .leave
-            .get()
-            .into_iter()
-            .chain([&self.stop, &self.hurry]);
+        let leave = self.leave.get().filter(|_| !self.stop.is_cancelled());
+        let mut requests = leave.into_iter().chain([&self.stop, &self.hurry]);
         if let Some(next) = requests.find(|it| !it.is_cancelled()) {
             next.cancel();
         }
@@ -204,4 +205,23 @@ fn is_ignored(signal: Signal) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.unwrap_or_default() >> (signal.as_raw() - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Signals;
+
+    #[test]
+    fn the_first_signal_hands_over_unless_the_command_already_ends() {
+        let signals = Signals::new();
+        let leave = signals.leave_first();
+        signals.end();
+        assert!(leave.is_cancelled() && !signals.stop.is_cancelled());
+
+        let signals = Signals::new();
+        let leave = signals.leave_first();
+        signals.stop.cancel();
+        signals.end();
+        assert!(signals.hurry.is_cancelled() && !leave.is_cancelled());
+    }
 }

@@ -15,7 +15,7 @@ use super::names::{self, Part};
 use super::node::Shown;
 use super::peer::Caller;
 use super::problem::{Problem, not_allowed, shortened};
-use super::query::{Asked, parameter};
+use super::query::{Asked, bad_query, parameter};
 use eldest::ErrorKind;
 use eldest::internal::{self, Held};
 
@@ -119,19 +119,29 @@ async fn warm(shown: &Shown, is_warm: bool) -> Result<Response, Problem> {
 
 /// Returns the term in which this node leads, if it is the one that the caller names.
 fn held(shown: &Shown, asked: &Asked) -> Result<Held, Problem> {
-    let wanted = parameter(asked, TOKEN)?;
+    let wanted = parameter(asked, TOKEN)?.as_deref().map(token).transpose()?;
     let held = internal::local_state(&shown.election).held;
     let held = held.filter(|held| shown.is_candidate() && held.term.is_valid());
     let held = held.ok_or_else(|| not_leading(shown))?;
-    let token = held.term.fencing_token();
-    match wanted.filter(|wanted| *wanted != token.to_string()) {
+    let present = held.term.fencing_token();
+    match wanted.filter(|wanted| *wanted != present) {
         None => Ok(held),
         Some(wanted) => {
-            let wanted = shortened(&wanted);
-            let detail = format!("this node leads under the fencing token {token}, not {wanted:?}");
+            let detail = format!("this node leads under the fencing token {present}, not {wanted}");
             Err(Problem::new(StatusCode::CONFLICT, "another_term", detail))
         }
     }
+}
+
+/// Parses a fencing token.
+fn token(text: &str) -> Result<i64, Problem> {
+    let token = text.parse().ok().filter(|token| *token > 0);
+    token.ok_or_else(|| {
+        let text = shortened(text);
+        bad_query(format!(
+            "`{TOKEN}` is {text:?}, which is no positive whole number"
+        ))
+    })
 }
 
 fn not_leading(shown: &Shown) -> Problem {

@@ -137,3 +137,15 @@ fn sets_of_partitions_that_are_named_twice_or_only_observed_are_refused() -> Res
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_share_kept_for_less_than_the_ttl_is_refused_before_the_node_listens() -> Result {
+    let stage = Stage::new().await?;
+    let own = ["serve", "--listen", "127.0.0.1:0", "--own", "billing=4"];
+    let mut command = stage.command("60s", &[&own[..], &["--keep-share-for", "1s"]].concat());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("keep_share_for is 1s"), "{said}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    Ok(())
+}

@@ -159,8 +159,11 @@ async fn leader_that_steps_down_rejoins_behind_the_others() -> Result {
             &format!("{E}/step_down?fencing_token={wanted}"),
         )
         .await?;
-        assert_eq!((answer.status, &*answer.problem()), (409, "another_term"));
+        assert_eq!((answer.status, &*answer.problem()), (400, "bad_query"));
     }
+    let other = token + 1;
+    let answer = post(a.server.at, &format!("{E}/step_down?fencing_token={other}")).await?;
+    assert_eq!((answer.status, &*answer.problem()), (409, "another_term"));
     let misspelt = post(a.server.at, &format!("{E}/step_down?token=1")).await?;
     assert_eq!((misspelt.status, &*misspelt.problem()), (400, "bad_query"));
     assert_eq!(
