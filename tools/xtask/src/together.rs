@@ -102,20 +102,24 @@ pub(crate) fn messages_of_everything(stage: &Stage) -> Result<String> {
     built(Workspace::Product, stage, &EVERYTHING)
 }
 
-/// Returns a cargo command that lints what [`build_unit_tests`] does not build: programs, examples, and the folders
-/// `tests`.
+/// Returns a cargo command that lints all of the product.
 pub(crate) fn lint(stage: &Stage) -> Result<Command> {
     let mut cargo = linting(stage, Workspace::Product, "check")?;
     cargo.args(together(stage, Workspace::Product)?);
-    cargo.args(["--bins", "--examples", "--test", "*"]);
+    cargo.arg("--all-targets");
     Ok(cargo)
 }
 
-/// Builds the unit tests of the product's libraries, and that program of tests.
-pub(crate) fn build_unit_tests(stage: &Stage, program: &str) -> Result<Built> {
+/// Builds the unit tests of these packages, or of all the product's libraries if none are named, and that program of tests.
+pub(crate) fn build_unit_tests(stage: &Stage, alone: &[&str], program: &str) -> Result<Built> {
     let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo.args(["--no-run", "--lib", "--test", program]);
-    cargo.args(together(stage, Workspace::Product)?);
+    if alone.is_empty() {
+        cargo.args(together(stage, Workspace::Product)?);
+    }
+    for package in alone {
+        cargo.args(["--package", package]);
+    }
     messages(stage, &mut cargo)
 }
 
