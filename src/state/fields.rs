@@ -265,6 +265,7 @@ mod tests {
     use crate::state::Announcement;
     use crate::state::announcement::tests::{NOW, written};
     use crate::state::announcement::{home, share};
+    use std::ops::RangeInclusive;
     use std::time::UNIX_EPOCH;
 
     #[test]
@@ -287,6 +288,24 @@ mod tests {
         }
     }
 
+    /// Returns the longest accepted lengths, of which the first of the range is one and the last is not.
+    fn longest(
+        range: RangeInclusive<usize>,
+        is_accepted: impl Fn(usize) -> bool,
+    ) -> RangeInclusive<usize> {
+        let (mut accepted, mut refused) = range.into_inner();
+        assert!(is_accepted(accepted) && !is_accepted(refused));
+        while refused - accepted > 1 {
+            let middle = accepted.midpoint(refused);
+            if is_accepted(middle) {
+                accepted = middle;
+            } else {
+                refused = middle;
+            }
+        }
+        accepted - 20..=accepted
+    }
+
     #[test]
     fn an_announcement_that_is_accepted_has_room_for_all_numbers() {
         let most: BTreeSet<u32> = (0..READY_AT_ONCE as u32).map(|n| 65_535 - n).collect();
@@ -294,13 +313,11 @@ mod tests {
             let large = Announcement::new("a").with_metadata("m", "x".repeat(length));
             written(&large)
         };
-        let refused = (32_000..32_700).find(|length| {
-            let accepted = ready_for(&with_length(*length), &BTreeSet::new());
-            let full = accepted.as_ref().ok().map(|value| ready_for(value, &most));
-            assert!(full.is_none_or(|full| full.is_ok()), "{length}");
-            accepted.is_err()
-        });
-        assert!(refused.is_some(), "a longer one is refused");
+        let accepted = |length: usize| ready_for(&with_length(length), &BTreeSet::new());
+        for length in longest(30_000..=32_700, |length| accepted(length).is_ok()) {
+            let full = ready_for(&accepted(length).unwrap(), &most);
+            assert!(full.is_ok(), "{length}");
+        }
         let error = ready_for(b"node-a", &BTreeSet::new()).unwrap_err();
         assert!(
             error.to_string().contains("do not set `prepare`"),
@@ -458,14 +475,12 @@ mod tests {
             let large = Announcement::new("a").with_metadata("m", "x".repeat(length));
             ready_for(&written(&large), &BTreeSet::new()).unwrap()
         };
-        let refused = (31_900..32_300).find(|length| {
-            let value = with_length(*length);
-            let full = set_aside(&ready_for(&value, &most).unwrap());
-            let accepted = check_hand_over(&value);
-            assert!(accepted.is_err() || share(&full).aside, "{length}");
-            accepted.is_err()
-        });
-        assert!(refused.is_some(), "a longer one is refused");
+        for length in longest(30_000..=32_300, |length| {
+            check_hand_over(&with_length(length)).is_ok()
+        }) {
+            let full = set_aside(&ready_for(&with_length(length), &most).unwrap());
+            assert!(share(&full).aside, "{length}");
+        }
         let error = check_hand_over(b"node-a").unwrap_err();
         assert!(
             error.to_string().contains("do not set `hand_over_within`"),

@@ -95,6 +95,13 @@ async fn campaign_abandoned_before_its_answer_leaves_no_key() -> Result {
         }
         proxy.heal();
         stage.queue(&["a"], SOON).await?;
+        // Until the session has the answer to its delete, it does not put the key again. A held answer would hold up the next join.
+        warm.session
+            .election(ELECTION)?
+            .campaign()
+            .await?
+            .leave()
+            .await?;
     }
     stage.healed("b", "answer lost");
     let leases = stage.leases().await?;

@@ -49,10 +49,13 @@ const ON_ONE_VERSION: [&str; 13] = [
     "tls",
 ];
 
-/// Unit tests, by program and beginning of their names, that start an etcd or other processes: the stage `tests` runs them.
-const REAL: [(&str, &str); 3] = [
+/// Unit tests, by program and beginning of their names, that start an etcd or other processes, or wait for sockets: the stage
+/// `tests` runs them.
+const REAL: [(&str, &str); 5] = [
     ("eldest", "driver::watches::tests::"),
     ("eldest", "etcd::tests::"),
+    ("eldest_peers", "tests::"),
+    ("eldest_route", "tests::"),
     ("eldest_testing", ""),
 ];
 
