@@ -95,7 +95,7 @@ async fn campaign_abandoned_before_its_answer_leaves_no_key() -> Result {
         }
         proxy.heal();
         stage.queue(&["a"], SOON).await?;
-        // Until the session has the answer to its delete, it does not put the key again. A held answer would hold up the next join.
+        // The session does not put the key again before it has the answer to its delete, which the next hold must not meet.
         warm.session
             .election(ELECTION)?
             .campaign()

@@ -6,9 +6,7 @@ mod simulator;
 
 use std::process::ExitCode;
 
-use simulator::{
-    hunt, inflict, kept, kind, mutant, notation, once, parallel, plan, report, run, shrink, world,
-};
+use simulator::{inflict, kept, kind, mutant, notation, once, parallel, plan, run, world};
 
 fn main() -> ExitCode {
     simulator::main()

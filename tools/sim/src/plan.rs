@@ -85,7 +85,7 @@ impl Fault {
     /// Returns true if the whole fault lies in one storm; no fault may reach into a calm.
     pub(crate) fn lies_in_a_storm(&self) -> bool {
         let ends = self.at.saturating_add(self.lasts);
-        Plan::storms().any(|(healed, _)| {
+        ends_of(STORMS).any(|(healed, _)| {
             healed < self.at.saturating_add(STORM) && self.at < healed && ends <= healed
         })
     }
@@ -213,6 +213,8 @@ pub(crate) struct Plan {
     /// The node that may not save states.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) saves_none: Option<usize>,
+    /// The number of storms.
+    pub(crate) storms: u32,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -256,6 +258,7 @@ impl Default for Plan {
             grouped: false,
             leaves: 0,
             saves_none: None,
+            storms: STORMS,
             faults: Vec::new(),
         }
     }
@@ -498,9 +501,13 @@ impl Plan {
     }
 
     /// Returns the end of each storm, and of the calm after it.
-    pub(crate) fn storms() -> impl Iterator<Item = (Duration, Duration)> {
-        (0..STORMS).map(|storm| (ROUND * storm + STORM, ROUND * (storm + 1)))
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (Duration, Duration)> + use<> {
+        ends_of(self.storms)
     }
+}
+
+fn ends_of(storms: u32) -> impl Iterator<Item = (Duration, Duration)> {
+    (0..storms).map(|storm| (ROUND * storm + STORM, ROUND * (storm + 1)))
 }
 
 pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {

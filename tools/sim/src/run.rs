@@ -148,7 +148,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
     for fault in plan.faults.iter().copied() {
         w.after(fault.at, move |w| inflict(w, fault));
     }
-    for (healed, end) in Plan::storms() {
+    for (healed, end) in plan.ends() {
         w.run_until(healed);
         calm(w);
         for election in ELECTIONS {

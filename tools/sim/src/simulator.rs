@@ -1,6 +1,7 @@
 //! Simulates sessions of the library in virtual time, and searches for a seed that breaks a promise. This file reads
 //! the command line, and is the root of the tests; the program's root is main.rs.
 
+pub(crate) mod exhaust;
 pub(crate) mod hunt;
 pub(crate) mod inflict;
 pub(crate) mod kept;
@@ -51,6 +52,7 @@ Simulates sessions against a model of etcd, in virtual time, from seeds.
   --plan FILE      run the plan that is kept in FILE, with its trace
   --mutant NAME    break a rule on purpose
   --mutants        list the rules that can be broken
+  --every N        run every story of two nodes with at most N faults, 1 or 2, from a short list, at every moment
   --table          for every mutation, how many seeds it takes to notice, as Markdown
   --challenges     the sessions of these seeds allow challenges
   --brief          of a seed that breaks an invariant, say that and no more
@@ -74,6 +76,7 @@ struct Options {
     hunt: Option<Hunt>,
     keep: Option<PathBuf>,
     plan: Option<PathBuf>,
+    every: Option<usize>,
     table: bool,
     mutants: bool,
     brief: bool,
@@ -113,6 +116,13 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
                     &mut options.plan
                 };
                 *option = Some(file);
+            }
+            "--every" => {
+                let most = number()? as usize;
+                if !(1..=2).contains(&most) {
+                    return Err(format!("--every takes 1 or 2, not {most}"));
+                }
+                options.every = Some(most);
             }
             "--table" => options.table = true,
             "--brief" => options.brief = true,
@@ -175,9 +185,10 @@ pub(crate) fn main() -> ExitCode {
     } else if options.table {
         tabulate(options.seeds.unwrap_or(MUTANT_BUDGET))
     } else {
-        let outcome = match &options.plan {
-            Some(file) => run_kept(&options, file),
-            None => campaign(&options),
+        let outcome = match (&options.plan, options.every) {
+            (Some(file), _) => run_kept(&options, file),
+            (None, Some(most)) => run_every(&options, most),
+            (None, None) => campaign(&options),
         };
         outcome.unwrap_or_else(|message| {
             eprintln!("{message}");
@@ -198,6 +209,29 @@ fn run_kept(options: &Options, file: &Path) -> Result<ExitCode, String> {
     };
     let what = file.display().to_string();
     print_shrunk(options, kept, broken, (&what, &format!("--plan {what}")))
+}
+
+/// Runs every story with at most so many faults, until one breaks a promise.
+fn run_every(options: &Options, most: usize) -> Result<ExitCode, String> {
+    let (started, before) = (now(), on_cpu());
+    let searched = exhaust::search(most, options.mutant);
+    if let Some((plan, broken)) = searched.broken {
+        let kept = Kept {
+            plan,
+            ..Kept::default()
+        };
+        if options.brief {
+            println!("--every {most}: {broken}");
+            return Ok(ExitCode::FAILURE);
+        }
+        let what = format!("--every {most}");
+        return print_shrunk(options, kept, &broken, (&what, &what));
+    }
+    let took = now().duration_since(started);
+    let on_cpu = before.and_then(|before| Some(on_cpu()?.saturating_sub(before)));
+    print!("{}", report::sum(&searched.sum, took, on_cpu));
+    println!("no invariant was broken");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs seeds until one breaks a promise, or the budget is used up.

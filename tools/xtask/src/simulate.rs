@@ -47,12 +47,13 @@ pub(crate) fn table() -> Result<String> {
     Ok(table)
 }
 
-/// Runs the stage `seeds`: a fixed number of seeds, without challenges and with them, then every mutation until it is
-/// noticed. The simulator is optimised, because the work is large.
+/// Runs the stage `seeds`: a fixed number of seeds, without challenges and with them, every story of two nodes with two faults, then
+/// every mutation until it is noticed. The simulator is optimised, because the work is large.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let simulator = Built::read(&stage.output(&mut build()?)?).program(PACKAGE)?;
     stage.step(&mut Command::new(&simulator))?;
     stage.step(Command::new(&simulator).arg("--challenges"))?;
+    stage.step(Command::new(&simulator).args(["--every", "2"]))?;
     stage.step(Command::new(&simulator).arg("--table"))?;
     Ok(())
 }

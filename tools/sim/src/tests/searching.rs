@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::{Options, campaign};
+use crate::{Options, campaign, run_every};
 
 fn search(first: u64, seeds: u64, challenges: bool) {
     let options = Options {
@@ -33,4 +33,9 @@ fn further_seeds_break_no_invariant() {
 #[test]
 fn further_seeds_with_challenges_break_no_invariant() {
     search(301, 699, true);
+}
+
+#[test]
+fn every_story_of_two_nodes_with_one_fault_breaks_no_invariant() {
+    assert_eq!(run_every(&Options::default(), 1), Ok(ExitCode::SUCCESS));
 }
