@@ -3,7 +3,6 @@
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use eldest::{CancellationToken, Leadership, Session};
 use eldest_testing::eventually;
@@ -24,13 +23,7 @@ pub(crate) struct Blocked<'a> {
 
 impl<'a> Blocked<'a> {
     /// Starts the node, which leads from now on with its runtime blocked. Returns its term as well.
-    ///
-    /// With a `stall_timeout` its work sends heartbeats, unless it is blocked.
-    pub(crate) async fn start(
-        stage: &'a Stage,
-        endpoint: String,
-        stall_timeout: Option<Duration>,
-    ) -> Result<(Self, Arc<Led>)> {
+    pub(crate) async fn start(stage: &'a Stage, endpoint: String) -> Result<(Self, Arc<Led>)> {
         stage.expect("a");
         let (unblock, blocked) = mpsc::channel::<()>();
         let (shutdown, terms) = (
@@ -43,10 +36,6 @@ impl<'a> Blocked<'a> {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             runtime.enable_all().build()?.block_on(async {
                 let session = Session::connect([endpoint], options).await?;
-                let mut runner = session.election(ELECTION)?.runner();
-                if let Some(timeout) = stall_timeout {
-                    runner = runner.stall_timeout(timeout);
-                }
                 let work = |leadership: Leadership| {
                     let term = sampler.add("a", &leadership);
                     led.lock()
@@ -55,15 +44,11 @@ impl<'a> Blocked<'a> {
                     // Once the sender is gone, returns at once.
                     let _ = blocked.recv();
                     async move {
-                        let beat = stall_timeout.unwrap_or(SOON) / 50;
-                        let lost = leadership.lost();
-                        while tokio::time::timeout(beat, lost.cancelled()).await.is_err() {
-                            leadership.heartbeat();
-                        }
+                        leadership.lost().cancelled().await;
                         Ok::<_, eldest::BoxError>(())
                     }
                 };
-                runner.run(stop, work).await?;
+                session.election(ELECTION)?.run(stop, work).await?;
                 Ok(session.close().await?)
             })
         });

@@ -102,20 +102,3 @@ async fn draining_followers_first_costs_one_change_of_leader_and_no_gap() -> Res
     stage.judge(2, 0).await?;
     Ok(())
 }
-
-#[tokio::test]
-async fn draining_the_eldest_first_costs_a_change_for_every_node() -> Result {
-    let etcd = Etcd::start().await?;
-    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
-    let mut deployment = Deployment::start(&stage, etcd.endpoint()).await?;
-    for name in ["a", "b", "c"] {
-        deployment.restart(name).await?;
-        let eldest = deployment.order().await?.remove(0);
-        deployment.nodes[&eldest].elected(SOON).await?;
-    }
-    let (tokens, _) = leaders(&stage.recorder.history()?);
-    assert_eq!(tokens.len(), 4, "three changes: {tokens:?}");
-    deployment.stop().await?;
-    stage.judge(4, 0).await?;
-    Ok(())
-}

@@ -20,5 +20,4 @@ mod processes;
 mod relisted;
 mod requests;
 mod stage;
-mod stalls;
 mod watches;

@@ -18,13 +18,12 @@ const STALL: Duration = seconds(1);
 const LONG_TTL: Duration = seconds(20);
 const SIGABRT: i32 = 6;
 
-/// How the work of the other process overruns: it stalls and blocks its thread, it stalls, or its key is deleted.
+/// How the work of the other process overruns: it stalls and blocks its thread, or its key is deleted.
 const BLOCKS: &str = "blocks";
-const WAITS: &str = "waits";
 const GOES_ON: &str = "goes-on";
 
 /// Runs in the other process: the process leads, and its work does not end.
-async fn child(arguments: &str, on_overrun: OnOverrun) -> Result {
+async fn child(arguments: &str) -> Result {
     let mut words = arguments.split(' ');
     let mut next = || words.next().ok_or("three words");
     let (endpoint, file, how) = (next()?, next()?, next()?);
@@ -35,7 +34,7 @@ async fn child(arguments: &str, on_overrun: OnOverrun) -> Result {
     };
     let session = Session::connect([endpoint], options("p", ttl)).await?;
     let runner = session.election(ELECTION)?.runner();
-    let runner = runner.stall_timeout(stall).on_overrun(on_overrun);
+    let runner = runner.stall_timeout(stall).on_overrun(OnOverrun::Abort);
     let work = async |leadership: eldest::Leadership| -> Result {
         let (term, token) = (leadership.term(), leadership.fencing_token());
         recorder.record("p", ELECTION, What::Elected { token });
@@ -80,76 +79,38 @@ async fn works(stage: &Stage, file: &Path) -> Result {
 async fn a_process_whose_work_outlives_its_term_aborts_before_another_leads() -> Result {
     // Complaint: work continues after the loss, or the process must end.
     if let Some(arguments) = Process::arguments() {
-        return child(&arguments, OnOverrun::Abort).await;
-    }
-    for how in [BLOCKS, WAITS] {
-        let etcd = Etcd::start().await?;
-        let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
-        let folder = tempfile::tempdir()?;
-        let file = folder.path().join("p.jsonl");
-        let mut process = Process::start(
-            "overruns::a_process_whose_work_outlives_its_term_aborts_before_another_leads",
-            &format!("{} {} {how}", etcd.endpoint(), file.display()),
-        )?;
-        stage.expect("p");
-        works(&stage, &file).await?;
-        stage.fault("p", "stall");
-        let b = stage.node("b", &[etcd.endpoint()]).await?;
-        let status = eventually(SOON, "it ends", async || {
-            process.0.try_wait().ok().flatten()
-        })
-        .await?;
-        stage.recorder.record("p", ELECTION, What::Killed);
-        assert_eq!(status.signal(), Some(SIGABRT), "{status}");
-        assert!(b.terms().is_empty(), "{how}: nobody led beside it");
-        let seen = samples(&file)?;
-        let (began, _) = *seen.first().ok_or("no samples")?;
-        let (last, _) = *seen.last().ok_or("no samples")?;
-        // A stall timeout and a grace period after its start, long before its lease would have ended the term.
-        assert!(
-            last > began + STALL && last < began + TTL,
-            "{how}: {began:?} to {last:?}"
-        );
-        stage.healed("p", "stall");
-        // No process released its key; it expires with the lease.
-        b.elected(TTL + SOON).await?;
-        b.stop().await?;
-        stage.include(&file);
-        stage.judge(2, 1).await?;
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn by_default_an_overrun_loses_the_key_and_the_process_stays() -> Result {
-    if let Some(arguments) = Process::arguments() {
-        return child(&arguments, OnOverrun::Release).await;
+        return child(&arguments).await;
     }
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("p.jsonl");
     let mut process = Process::start(
-        "overruns::by_default_an_overrun_loses_the_key_and_the_process_stays",
+        "overruns::a_process_whose_work_outlives_its_term_aborts_before_another_leads",
         &format!("{} {} {BLOCKS}", etcd.endpoint(), file.display()),
     )?;
     stage.expect("p");
     works(&stage, &file).await?;
     stage.fault("p", "stall");
     let b = stage.node("b", &[etcd.endpoint()]).await?;
-    let led = b.elected(TTL + SOON).await?;
-    eventually(SOON, "it goes on beside the next leader", async || {
-        let seen = samples(&file).ok()?;
-        seen.last().filter(|(at, _)| *at > led.elected_at).copied()
+    let status = eventually(SOON, "it ends", async || {
+        process.0.try_wait().ok().flatten()
     })
     .await?;
-    let beside = samples(&file)?;
-    let mut beside = beside.iter().filter(|(at, _)| *at >= led.elected_at);
-    assert!(beside.all(|(_, valid)| !valid), "only this holds it back");
-    assert!(process.0.try_wait()?.is_none());
-    drop(process);
     stage.recorder.record("p", ELECTION, What::Killed);
+    assert_eq!(status.signal(), Some(SIGABRT), "{status}");
+    assert!(b.terms().is_empty(), "nobody led beside it");
+    let seen = samples(&file)?;
+    let (began, _) = *seen.first().ok_or("no samples")?;
+    let (last, _) = *seen.last().ok_or("no samples")?;
+    // A stall timeout and a grace period after its start, long before its lease would have ended the term.
+    assert!(
+        last > began + STALL && last < began + TTL,
+        "{began:?} to {last:?}"
+    );
     stage.healed("p", "stall");
+    // No process released its key; it expires with the lease.
+    b.elected(TTL + SOON).await?;
     b.stop().await?;
     stage.include(&file);
     stage.judge(2, 1).await?;
@@ -159,7 +120,7 @@ async fn by_default_an_overrun_loses_the_key_and_the_process_stays() -> Result {
 #[tokio::test]
 async fn process_whose_key_was_deleted_aborts_after_the_grace_period() -> Result {
     if let Some(arguments) = Process::arguments() {
-        return child(&arguments, OnOverrun::Abort).await;
+        return child(&arguments).await;
     }
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], LONG_TTL).await?;

@@ -21,7 +21,7 @@ async fn leader_with_a_blocked_runtime_is_notified_by_the_watchdog() -> Result {
     const TTL: Duration = seconds(3);
     let etcd = Etcd::start().await?;
     let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
-    let (a, first) = Blocked::start(&stage, etcd.endpoint(), None).await?;
+    let (a, first) = Blocked::start(&stage, etcd.endpoint()).await?;
     let broken = stage.now();
     let b = stage.node("b", &[etcd.endpoint()]).await?;
 
