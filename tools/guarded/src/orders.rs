@@ -42,7 +42,6 @@ pub(crate) fn end(order: &str) -> Result<()> {
     let (word, rest) = order.split_once(' ').unwrap_or((order, ""));
     match word {
         "abort" => std::process::abort(),
-        "exit" => std::process::exit(0),
         "kill" => kill_process(getpid(), Signal::KILL)?,
         "pid" => println!("pid {}", getpid().as_raw_nonzero()),
         "hang-up" => {
@@ -51,12 +50,6 @@ pub(crate) fn end(order: &str) -> Result<()> {
             }
         }
         "ping" => println!("pong"),
-        "eat" => {
-            let mut eaten = Vec::new();
-            loop {
-                eaten.push(vec![1_u8; 1 << 20]);
-            }
-        }
         // The process becomes another program; every file that is closed on `exec` is closed.
         "exec" => bail!("exec: {}", command(rest)?.exec()),
         "exec-by-thread" => {

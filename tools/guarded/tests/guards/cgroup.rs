@@ -5,55 +5,30 @@ use std::path::{Path, PathBuf};
 
 use crate::stage::Result;
 
-/// A limit of memory, in bytes: enough for the subject, and soon used up.
-pub(crate) const LITTLE: &str = "67108864";
-
 /// A cgroup that is removed at the end.
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes a cgroup (version 2) in which that file can be written, and writes the value, unless it is empty. Returns
-    /// `None`, with a printed line, where none can be made.
-    pub(crate) fn new(file: &str, value: &str) -> Option<Self> {
+    /// Makes a cgroup that can be killed as a whole. Returns `None`, with a printed line, where none can be made.
+    pub(crate) fn new() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
         let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
         let below_own = mounts.map(|mount| mount.join(own.unwrap_or_default()));
-        let parents = below_own.into_iter().chain(mounts.map(Path::to_owned));
-        let made = Self::within_any(parents, file, value);
-        if made.is_none() {
-            println!("left out: no cgroup with {file} may be made here");
-        }
-        made
-    }
-
-    /// Makes a cgroup of either version with a limit of its memory.
-    pub(crate) fn small() -> Option<Self> {
-        let v1 = || {
-            let parent = PathBuf::from("/sys/fs/cgroup/memory");
-            Self::within_any([parent], "memory.limit_in_bytes", LITTLE)
-        };
-        Self::new("memory.max", LITTLE).or_else(v1)
-    }
-
-    fn within_any(
-        parents: impl IntoIterator<Item = PathBuf>,
-        file: &str,
-        value: &str,
-    ) -> Option<Self> {
-        parents.into_iter().find_map(|parent| {
-            // The write is needed with cgroup v2, and refused if the parent has processes.
-            let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
+        let mut parents = below_own.into_iter().chain(mounts.map(Path::to_owned));
+        let made = parents.find_map(|parent| {
             let (process, number) = (std::process::id(), fastrand::u64(..));
             let folder = parent.join(format!("eldest-test-{process}-{number:016x}"));
             if !parent.join("cgroup.procs").exists() || fs::create_dir(&folder).is_err() {
                 return None;
             }
             let made = Self(folder);
-            let can =
-                made.0.join(file).exists() && (value.is_empty() || made.write(file, value).is_ok());
-            can.then_some(made)
-        })
+            made.0.join("cgroup.kill").exists().then_some(made)
+        });
+        if made.is_none() {
+            println!("left out: no cgroup that can be killed may be made here");
+        }
+        made
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -2,6 +2,7 @@
 
 use eldest_testing::Proxy;
 
+use crate::cgroup::Cgroup;
 use crate::process::start;
 use crate::stage::{PROGRAM, Result, Stage};
 
@@ -14,10 +15,6 @@ async fn is_followed(guard: &str, order: &str) -> Result {
     stage.candidates("work-0", 2).await?;
     match order {
         "killed" => leader.kill()?,
-        "killed while stopped" => {
-            leader.stop().await?;
-            leader.kill()?;
-        }
         order => leader.obey(order).await?,
     }
     next.says("leading work-0").await?;
@@ -40,27 +37,25 @@ async fn a_killed_leader_is_followed() -> Result {
 }
 
 #[tokio::test]
-async fn an_aborted_leader_is_followed() -> Result {
-    is_followed("agent", "abort").await?;
-    is_followed("spawned", "abort").await
-}
-
-#[tokio::test]
-async fn a_leader_that_exits_without_closing_its_session_is_followed() -> Result {
-    is_followed("agent", "exit").await?;
-    is_followed("spawned", "exit").await
-}
-
-#[tokio::test]
 async fn a_leader_whose_main_function_returns_without_closing_its_session_is_followed() -> Result {
     is_followed("agent", "return").await?;
     is_followed("spawned", "return").await
 }
 
 #[tokio::test]
-async fn a_leader_that_is_killed_while_it_is_stopped_is_followed() -> Result {
-    is_followed("agent", "killed while stopped").await?;
-    is_followed("spawned", "killed while stopped").await
+async fn a_leader_whose_whole_cgroup_is_killed_is_followed() -> Result {
+    let Some(group) = Cgroup::new() else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let agent = stage.agent().await?;
+    let before = group.within();
+    let before: Vec<&str> = before.iter().map(String::as_str).collect();
+    let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &before, &[])?;
+    let lease = leader.leads().await?;
+    group.write("cgroup.kill", "1")?;
+    stage.released(lease).await?;
+    leader.ended().await
 }
 
 #[tokio::test]

@@ -140,20 +140,6 @@ async fn key_that_a_wrong_agent_names_is_not_written() -> Result {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_and_replaced_guards_again() -> Result {
-    let stage = Stage::new().await?;
-    let mut agent = stage.agent().await?;
-    let (mut leader, lease) = leader(&stage, &agent.guard()).await?;
-    agent.kill()?;
-    leader.says("unguarded").await?;
-    is_renewed_twice(&stage, lease).await?;
-    let agent = stage.agent().await?;
-    guarded_again(&mut leader, lease).await?;
-    is_as_before(&stage, &mut leader, lease).await?;
-    agent.guards(0).await
-}
-
-#[tokio::test]
 async fn stopped_agent_guards_again_when_it_continues() -> Result {
     let stage = Stage::new().await?;
     let agent = stage.agent().await?;
@@ -166,19 +152,6 @@ async fn stopped_agent_guards_again_when_it_continues() -> Result {
     guarded_again(&mut leader, lease).await?;
     is_as_before(&stage, &mut leader, lease).await?;
     agent.guards(0).await
-}
-
-#[tokio::test]
-async fn death_while_the_agent_is_stopped_is_noticed_when_it_continues() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
-    agent.stop().await?;
-    leader.kill()?;
-    leader.ended().await?;
-    assert!(stage.lives(lease).await?, "nobody could revoke it");
-    agent.resume()?;
-    stage.released(lease).await
 }
 
 #[tokio::test]
@@ -218,21 +191,6 @@ async fn an_agent_without_etcd_deletes_the_keys_when_etcd_is_back() -> Result {
     stage.released(others).await?;
     guarded_again(&mut leader, lease).await?;
     is_as_before(&stage, &mut leader, lease).await?;
-    agent.guards(0).await
-}
-
-#[tokio::test]
-async fn an_agent_whose_etcd_went_silent_deletes_the_keys_when_it_answers() -> Result {
-    let stage = Stage::new().await?;
-    let proxy = Proxy::start(stage.etcd.address()).await?;
-    let agent = stage.agent_through(&proxy.endpoint(), &[], &[]).await?;
-    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
-    proxy.hold();
-    leader.kill()?;
-    stage.agent_logs("could not be deleted").await?;
-    assert!(stage.lives(lease).await?);
-    proxy.heal();
-    stage.released(lease).await?;
     agent.guards(0).await
 }
 

@@ -40,11 +40,6 @@ impl Drop for Sleeper {
     }
 }
 
-/// Makes a cgroup that can be killed as a whole. Returns `None`, with a printed line, where this is not possible.
-fn cgroup() -> Option<Cgroup> {
-    Cgroup::new("cgroup.kill", "")
-}
-
 /// Starts a leader whose lease the agent guards, and a candidate behind it.
 async fn leading(stage: &Stage, agent: &Process) -> Result<(Process, Process)> {
     let (leader, _) = stage.leader(&agent.guard()).await?;
@@ -80,7 +75,7 @@ async fn lease_is_revoked_when_the_last_further_process_has_ended() -> Result {
 #[tokio::test]
 async fn a_cgroup_is_killed_when_every_process_beside_it_has_ended() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = cgroup() else {
+    let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
@@ -101,7 +96,7 @@ async fn a_cgroup_is_killed_when_every_process_beside_it_has_ended() -> Result {
 #[tokio::test]
 async fn a_cgroup_that_the_guard_may_not_kill_is_awaited() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = cgroup() else {
+    let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
@@ -126,7 +121,7 @@ async fn life_that_ended_before_the_guard_reads_its_message_does_not_count() -> 
     agent.stop().await?;
     let mut one = Sleeper::start()?;
     add(&mut leader, &format!("process {}", one.0.id())).await?;
-    if let Some(cgroup) = cgroup() {
+    if let Some(cgroup) = Cgroup::new() {
         let mut program = Sleeper::within(&cgroup)?;
         add(&mut leader, &format!("cgroup {}", cgroup.path().display())).await?;
         program.kill()?;
@@ -141,7 +136,7 @@ async fn life_that_ended_before_the_guard_reads_its_message_does_not_count() -> 
 #[tokio::test]
 async fn a_cgroup_that_was_removed_is_empty() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = cgroup() else {
+    let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
@@ -180,7 +175,7 @@ async fn an_agent_that_comes_later_knows_the_lives_before_the_lease() -> Result 
 #[tokio::test]
 async fn a_session_with_a_life_that_the_guard_refuses_is_not_guarded() -> Result {
     let stage = Stage::new().await?;
-    let Some(cgroup) = cgroup() else {
+    let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
     let agent = stage.agent().await?;
@@ -260,32 +255,6 @@ async fn a_spawned_guard_keeps_the_promises_of_its_process() -> Result {
     let (mut leader, _) = stage.leader("spawned").await?;
     let mut next = stage.subject("none", "next", 1)?;
     stage.candidates("work-0", 2).await?;
-    let begun = promise(&mut leader).await?;
-    leader.kill()?;
-    keeps(begun, &mut next).await
-}
-
-#[tokio::test]
-async fn process_without_a_running_promise_is_succeeded_at_once() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    add(&mut leader, "promise 0").await?;
-    leader.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn an_agent_that_comes_later_keeps_the_promises_that_were_given_before() -> Result {
-    let stage = Stage::new().await?;
-    let mut agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    add(&mut leader, "promise 1").await?;
-    agent.kill()?;
-    leader.says("unguarded").await?;
-    let _agent = stage.agent().await?;
-    leader.says("guarded").await?;
     let begun = promise(&mut leader).await?;
     leader.kill()?;
     keeps(begun, &mut next).await

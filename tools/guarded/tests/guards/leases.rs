@@ -64,21 +64,6 @@ async fn lease_gone_before_the_death_does_not_count_as_released() -> Result {
 }
 
 #[tokio::test]
-async fn a_session_without_the_agent_that_it_requires_is_refused() -> Result {
-    let stage = Stage::new().await?;
-    let guard = format!("agent={}", stage.socket().display());
-    let limit = [("CONNECT_TIMEOUT_MS", "1000")];
-    let mut leader = stage.subject_with(&guard, "leader", 1, &[], &limit)?;
-    let why = leader.says("error Unguarded").await?;
-    let words = format!(
-        "no agent listens at {}: start `eldest agent`",
-        stage.socket().display()
-    );
-    assert!(why.contains(&words), "{why}");
-    stage.keys("eldest/", 0).await
-}
-
-#[tokio::test]
 async fn session_that_requires_a_guard_refuses_campaigns_outside_its_namespace() -> Result {
     const PREFIX: &str = "elsewhere/work";
     let stage = Stage::new().await?;

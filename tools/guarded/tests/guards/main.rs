@@ -10,7 +10,6 @@ mod half_done;
 mod leaks;
 mod leases;
 mod lives;
-mod memory;
 mod misuse;
 mod namespaces;
 mod process;

@@ -74,20 +74,6 @@ async fn the_first_process_of_a_container_has_no_guard_of_its_own() -> Result {
 }
 
 #[tokio::test]
-async fn a_process_in_a_namespace_that_the_agent_sees_is_followed() -> Result {
-    let Some(namespace) = Namespace::new().await? else {
-        return Ok(());
-    };
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let enter = namespace.enter();
-    let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &borrow(&enter), &[])?;
-    let lease = leader.leads().await?;
-    leader.obey("kill").await?;
-    stage.released(lease).await
-}
-
-#[tokio::test]
 async fn a_process_that_the_agent_cannot_see_is_followed() -> Result {
     let Some(namespace) = Namespace::new().await? else {
         return Ok(());

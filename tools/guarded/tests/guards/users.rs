@@ -158,17 +158,6 @@ async fn an_agent_whose_user_may_not_delete_says_so() -> Result {
 }
 
 #[tokio::test]
-async fn an_agent_whose_user_may_write_deletes_the_keys() -> Result {
-    let stage = stage_with_users().await?;
-    let agent = agent_of(&stage, "leader").await?;
-    let variables = [("ETCD_USER", "leader")];
-    let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &[], &variables)?;
-    let lease = leader.leads().await?;
-    leader.kill()?;
-    stage.released(lease).await
-}
-
-#[tokio::test]
 async fn a_spawned_guard_uses_the_sessions_user() -> Result {
     let stage = stage_with_users().await?;
     let variables = [("ETCD_USER", "leader")];
