@@ -17,6 +17,7 @@ async fn each_wrong_argument_is_named_with_its_rule() -> Result {
         (&["statuss"], &["unrecognized subcommand 'statuss'"]),
         (&["resign", "jobs"], &["unrecognized subcommand 'resign'"]),
         (&["watch"], &["ELECTION"]),
+        (&["run", "x"], &["required"]),
         (&["--no-such"], &["--no-such"]),
     ] {
         let ended = run(eldest(args)).await?;
@@ -52,6 +53,28 @@ async fn each_option_of_an_election_is_refused_beside_partitions() -> Result {
         for part in why {
             assert!(refused.stderr.contains(part), "{part:?}: {refused:?}");
         }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn options_of_a_program_that_exclude_or_need_each_other_are_refused() -> Result {
+    let twice = "cannot be used with";
+    for (options, why) in [
+        ("--serving-within 1m", "--serving-command"),
+        ("--serving-command true", "--serving-within"),
+        ("--serving-within 1m --serving-url a", "http://"),
+        ("--health-url http://a/ --health-cmd true", twice),
+        ("--prepare true", "--warm-within"),
+        ("--warm-within 1m", "--prepare"),
+        #[cfg(target_os = "linux")]
+        ("--notify", "--serving-within"),
+        #[cfg(target_os = "linux")]
+        ("--serving-within 1m --notify --serving-command x", twice),
+    ] {
+        let options: Vec<&str> = options.split(' ').collect();
+        let args = [&["run", "e"], &options[..], &["--", "true"]].concat();
+        run(eldest(&args)).await?.failed_usage(USAGE, why);
     }
     Ok(())
 }

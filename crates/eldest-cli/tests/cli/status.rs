@@ -253,24 +253,6 @@ async fn without_etcd_the_error_names_the_endpoint_and_has_the_code_unavailable(
     Ok(())
 }
 
-/// The endpoint that answers is found in any position.
-#[tokio::test]
-async fn a_dead_endpoint_is_passed_over() -> Result {
-    let (mut dead, alive) = (Etcd::start().await?, Etcd::start().await?);
-    dead.kill();
-    let endpoints = format!("{},{}", dead.endpoint(), alive.endpoint());
-    let shown = run(eldest(&[
-        "status",
-        "--endpoints",
-        &endpoints,
-        "--log",
-        "error",
-    ]))
-    .await?;
-    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
-    Ok(())
-}
-
 async fn with_endpoints(more: &[&str]) -> Result<serde_json::Value> {
     let args = ["status", "--etcd", "--output", "json"];
     let shown = run(eldest(&[&args[..], more].concat())).await?;

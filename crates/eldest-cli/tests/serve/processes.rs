@@ -159,29 +159,3 @@ async fn node_offers_only_the_configured_lock_names_and_no_elections() -> Result
     assert_eq!((refused.status, &*refused.problem()), (409, "election"));
     Ok(())
 }
-
-#[tokio::test]
-async fn locks_are_taken_through_a_node_and_free_when_it_has_ended() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = stage.node("60s", "a", &[]).await?;
-    let b = stage.node("60s", "b", &[]).await?;
-    let wanted = r#"{"owner": "me", "ttl_ms": 5000}"#;
-    let length = wanted.len();
-    let rest = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
-    let ask_for = async |at| {
-        let request = format!(
-            "POST /v1/locks/printer HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{rest}\r\n{wanted}"
-        );
-        crate::caller::exactly(at, &request).await
-    };
-    assert_eq!(ask_for(a.at).await?.status, 201);
-    assert_eq!(ask_for(b.at).await?.status, 409);
-    a.signal(Signal::TERM)?;
-    // The node has left the election and waits for the holder of the lock; until it exits it answers and keeps the lock.
-    answers(b.at, "/leader", 200).await?;
-    assert_eq!(get(a.at, "/leader").await?.status, 503);
-    assert_eq!(ask_for(b.at).await?.status, 409);
-    assert_eq!(a.end().await?.code(), Some(0), "{}", a.log());
-    assert_eq!(ask_for(b.at).await?.status, 201);
-    Ok(())
-}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use eldest_testing::eventually;
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::caller::{get, post};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
@@ -199,39 +199,6 @@ async fn stopping_node_keeps_its_promise_only_while_its_program_lives() -> Resul
         "the grace period is {GRACE}"
     );
     Ok(())
-}
-
-#[tokio::test]
-async fn locks_of_other_programs_stay_when_the_program_of_guard_pid_dies() -> Result {
-    let stage = Stage::new().await?;
-    let mut program = Program::start("exec sleep 600")?;
-    let holder = Program::start("exec sleep 600")?;
-    let (mut a, socket) = local(&stage, "a", &["--guard-pid", &program.pid()]).await?;
-    let b = stage.node("60s", "b", &[]).await?;
-    let body = json!({ "owner": "other", "ttl_ms": 4000 });
-    let asked = Instant::now();
-    assert_eq!(curl(&socket, "/v1/locks/printer", Some(body)).await?.0, 201);
-    let body = json!({ "owner": "bound", "ttl_ms": 300_000, "holder_pid": program.0.id() });
-    assert_eq!(curl(&socket, "/v1/locks/bound", Some(body)).await?.0, 201);
-    program.kill()?;
-    answers(b.at, "/leader", 200).await?;
-    let free = async |name: &str| {
-        let path = format!("/v1/locks/{name}");
-        let body = r#"{"owner":"b","wait_ms":20000}"#;
-        let length = body.len();
-        let rest =
-            format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
-        crate::caller::ask(b.at, "POST", &path, &rest).await
-    };
-    assert_eq!(free("bound").await?.status, 201);
-    assert_eq!(free("printer").await?.status, 201);
-    assert!(
-        asked.elapsed() >= Duration::from_secs(3),
-        "its owner had almost 4 s"
-    );
-    assert_eq!(a.end().await?.code(), Some(69), "{}", a.log());
-    drop(holder);
-    b.stop().await
 }
 
 /// Starts `eldest serve` at a Unix socket alone, and waits until it leads.

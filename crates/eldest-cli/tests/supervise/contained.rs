@@ -235,11 +235,6 @@ async fn nothing_survives_the_end(manners: &str, options: &[&str]) -> Result {
 }
 
 #[tokio::test]
-async fn child_in_its_own_session_does_not_survive_the_program() -> Result {
-    nothing_survives_the_end("setsid", PLAIN).await
-}
-
-#[tokio::test]
 async fn a_detached_grandchild_does_not_survive_the_program() -> Result {
     nothing_survives_the_end("detached", PLAIN).await
 }

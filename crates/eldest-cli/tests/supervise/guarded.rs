@@ -225,50 +225,6 @@ async fn the_program_of_a_later_keeper_is_known_to_the_agent_too() -> Result {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_replaced_knows_the_program_that_runs() -> Result {
-    let stage = Stage::new().await?;
-    let Some(agent) = Agent::start(&stage).await? else {
-        return Ok(());
-    };
-    let (mut a, mut b, worker) = agent.two(&stage, HARD).await?;
-    drop(agent);
-    let agent = Agent::start(&stage).await?.ok_or("an agent")?;
-    agent.guards("a").await?;
-    kill_both(&mut a).await?;
-    succeeds(&stage, &worker, &mut b).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_program_of_a_lock_is_ended_by_the_agent_too() -> Result {
-    let stage = Stage::new().await?;
-    let Some(agent) = Agent::start(&stage).await? else {
-        return Ok(());
-    };
-    let diary = Diary::of(&stage);
-    let holder = |name: &str| -> Result<Node> {
-        let script = format!("echo begin-$ELDEST_ID. >> DIARY; {FOR_EVER}");
-        let mut command = stage.eldest(TTL);
-        command.args(["lock", "res", "--id", name]);
-        command.args(agent.options(&[])).arg("--");
-        command.args(diary.shell(&script));
-        Node::start(command, stage.folder(), name)
-    };
-    let mut a = holder("a")?;
-    diary.says("begin-a.").await?;
-    agent.guards("a").await?;
-    let mut b = holder("b")?;
-    eventually(SOON, "b waits", async || {
-        (stage.keys("eldest/res/").await.ok()?.len() == 2).then_some(())
-    })
-    .await?;
-    kill_both(&mut a).await?;
-    diary.says("begin-b.").await?;
-    b.stop().await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn stopped_agent_ends_no_term_and_blocks_no_command() -> Result {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
@@ -307,28 +263,6 @@ async fn without_a_cgroup_a_required_agent_is_refused() -> Result {
             said.contains("--guard /x/agent.sock needs a cgroup"),
             "{said}"
         );
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn impossible_guard_option_is_refused_at_the_start() -> Result {
-    for (wrong, rule) in [
-        ("agent.sock", "write off, auto"),
-        (
-            &format!("/{}", "x".repeat(107)),
-            "it has 108 bytes; a socket's path has 1 to 107",
-        ),
-    ] {
-        let mut eldest = eldest();
-        eldest.args(["--endpoints", "http://127.0.0.1:1", "run", "res"]);
-        eldest.args(["--guard", wrong, "--", "true"]);
-        let output = output(eldest).await?;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        for part in ["--guard", wrong, rule] {
-            assert!(said.contains(part), "{part:?} is not in {said:?}");
-        }
     }
     Ok(())
 }

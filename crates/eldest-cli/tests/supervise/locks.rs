@@ -7,21 +7,15 @@ use eldest_testing::eventually;
 use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::stage::{Node, Result, SOON, Stage, eldest};
 
-/// A TTL so long that a program has time to end within its part of it. Tests that wait for the end of a lease use
-/// another one.
+/// A TTL so long that a program has time to end within its part of it.
 const TTL: Duration = Duration::from_secs(20);
 
 /// Runs, under "res", a program that writes when it begins and, a while after SIGTERM, when it ends.
 fn holder(stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
-    holder_for(TTL, stage, name, options)
-}
-
-/// Does the same with another TTL.
-fn holder_for(ttl: Duration, stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
     let script = "trap 'sleep 0.2; echo end-$ELDEST_ID. >> DIARY; exit 0' TERM; \
         echo begin-$ELDEST_ID. >> DIARY; echo token-$ELDEST_FENCING_TOKEN >> DIARY.tokens; while :; do sleep 0.02; done";
-    let mut command = stage.eldest(ttl);
-    let grace = format!("{}ms", (ttl / 4).as_millis());
+    let mut command = stage.eldest(TTL);
+    let grace = format!("{}ms", (TTL / 4).as_millis());
     command.args(["lock", "res", "--id", name, "--grace", &grace]);
     command.args(options).arg("--");
     command.args(Diary::of(stage).shell(script));
@@ -47,9 +41,6 @@ async fn call(stage: &Stage, options: &[&str]) -> Result<(Option<i32>, String)> 
     let output = output(command).await?;
     Ok((output.status.code(), text(&output.stderr)))
 }
-
-/// The diary of two programs that never run at once.
-const ONE_AFTER_THE_OTHER: [&str; 4] = ["begin-a.", "end-a.", "begin-b.", "end-b."];
 
 #[tokio::test]
 async fn lock_not_free_in_time_has_its_own_exit_code() -> Result {
@@ -88,28 +79,19 @@ async fn lock_not_free_in_time_has_its_own_exit_code() -> Result {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_lost_ends_its_program_before_the_next_begins() -> Result {
-    loses_it(&[], "eldest/res/").await
-}
-
-#[tokio::test]
 async fn a_permit_that_is_lost_ends_its_program_before_the_next_begins() -> Result {
-    loses_it(&["-n", "1"], "eldest/~semaphore/res/1/").await
-}
-
-/// Asserts how a program ends whose key another client deletes.
-async fn loses_it(options: &[&str], prefix: &str) -> Result {
+    let options = ["-n", "1"];
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
-    let mut a = holder(&stage, "a", options)?;
+    let mut a = holder(&stage, "a", &options)?;
     diary.says("begin-a.").await?;
-    let mut b = holder(&stage, "b", options)?;
-    let keys = standing(&stage, prefix, 2).await?;
+    let mut b = holder(&stage, "b", &options)?;
+    let keys = standing(&stage, "eldest/~semaphore/res/1/", 2).await?;
     stage.client().await.delete(keys[0].0.clone(), None).await?;
     assert_eq!(a.end().await?.code(), Some(74), "{}", a.log());
     diary.says("begin-b.").await?;
     b.stop().await?;
-    assert_eq!(diary.lines(), ONE_AFTER_THE_OTHER);
+    assert_eq!(diary.lines(), ["begin-a.", "end-a.", "begin-b.", "end-b."]);
     Ok(())
 }
 
@@ -171,23 +153,6 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
         "{tokens:?}"
     );
     standing(&stage, "eldest/", 0).await?;
-    Ok(())
-}
-
-/// As under a lock, the keeper ends the program. By then the next program has a permit, and waits for that end.
-#[tokio::test]
-async fn permits_program_ends_before_the_next_begins_after_its_supervisor_is_killed() -> Result {
-    let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
-    let one = ["-n", "1"];
-    let mut a = holder_for(Duration::from_secs(2), &stage, "a", &one)?;
-    diary.says("begin-a.").await?;
-    let mut b = holder(&stage, "b", &one)?;
-    standing(&stage, "eldest/~semaphore/res/1/", 2).await?;
-    a.kill().await?;
-    diary.says("begin-b.").await?;
-    b.stop().await?;
-    assert_eq!(diary.lines(), ONE_AFTER_THE_OTHER);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::diary::{Diary, FOR_EVER, output, text};
-use crate::stage::{ELECTION, Result, SOON, Stage, TAKEOVER, TTL, eldest};
+use crate::stage::{ELECTION, Result, SOON, Stage, TAKEOVER, TTL};
 
 #[tokio::test]
 async fn with_restart_an_ended_program_rejoins_at_the_back_of_the_queue() -> Result {
@@ -162,36 +162,5 @@ async fn locks_that_keep_programs_apart_are_outside_of_all_elections() -> Result
     let said = text(&output(command).await?.stdout);
     assert!(said.contains(ELECTION) && !said.contains("~run"), "{said}");
     node.stop().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn bad_values_are_refused_with_the_rule() -> Result {
-    for (options, says) in [
-        (&["--announce", "zone"][..], "KEY=VALUE"),
-        (&["--grace", "5"], "5s"),
-        (&["--health-url", "ftp://a/"], "https://host"),
-        (
-            &["--health-url", "http://a/", "--health-cmd", "true"],
-            "cannot be used with",
-        ),
-        (&["--grace", "9s", "--ttl", "10s"], "grace"),
-    ] {
-        let mut command = eldest();
-        command
-            .args(["--endpoints", "http://127.0.0.1:1", "run", "x"])
-            .args(options)
-            .args(["--", "true"]);
-        let output = output(command).await?;
-        assert_eq!(output.status.code(), Some(2), "{options:?}");
-        assert!(
-            text(&output.stderr).contains(says),
-            "{options:?}: {}",
-            text(&output.stderr)
-        );
-    }
-    let mut command = eldest();
-    command.args(["run", "x"]);
-    assert_eq!(output(command).await?.status.code(), Some(2), "no program");
     Ok(())
 }

@@ -149,39 +149,6 @@ async fn a_node_of_larger_capacity_runs_more_programs() -> Result {
 }
 
 #[tokio::test]
-async fn programs_that_ignore_sigterm_are_killed_before_their_partitions_move() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(
-        &stage,
-        "a",
-        &[],
-        "trap '' TERM; say begin; while :; do sleep 0.02; done",
-    )?;
-    say(&stage, "a", "begin", COUNT).await?;
-    let mut b = node(&stage, "b", &[], POLITE)?;
-    say(&stage, "b", "begin", COUNT / 2).await?;
-    a.stop().await?;
-    say(&stage, "b", "begin", COUNT).await?;
-    b.stop().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn programs_end_by_the_clock_while_etcd_is_silent_and_begin_again() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(&stage, "a", &[], POLITE)?;
-    say(&stage, "a", "begin", COUNT).await?;
-    stage.etcd.pause();
-    say(&stage, "a", "end", COUNT).await?;
-    loses_its_lease(&a).await?;
-    stage.etcd.resume();
-    all_begin_again(&stage).await?;
-    a.stop().await?;
-    judge(&notes(&stage));
-    Ok(())
-}
-
-#[tokio::test]
 async fn program_killed_at_the_deadline_is_not_logged_as_dropped_work() -> Result {
     let stage = Stage::new().await?;
     let stubborn = "trap '' TERM; say begin; while :; do sleep 0.02; done";
@@ -196,21 +163,6 @@ async fn program_killed_at_the_deadline_is_not_logged_as_dropped_work() -> Resul
     // On a machine so busy that the keeper kills the program too late, the work really was dropped.
     let late = log.contains("the keeper did not end the program in time");
     assert!(late || !log.contains("work dropped at"), "{log}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_programs_of_a_killed_node_end() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(&stage, "a", &[], POLITE)?;
-    say(&stage, "a", "begin", COUNT).await?;
-    let mut b = node(&stage, "b", &[], POLITE)?;
-    say(&stage, "b", "begin", COUNT / 2).await?;
-    a.kill().await?;
-    say(&stage, "a", "end", COUNT).await?;
-    say(&stage, "b", "begin", COUNT).await?;
-    b.stop().await?;
-    judge(&notes(&stage));
     Ok(())
 }
 
@@ -367,22 +319,6 @@ async fn options_that_make_no_sense_with_partitions_are_refused() -> Result {
         (&[&shards[..], &["--capacity", "0"]].concat(), "1..=1000"),
         (&[&shards[..], &["--capacity", "1001"]].concat(), "1..=1000"),
         (&[&shards[..], &["jobs"]].concat(), "[ELECTION]"),
-        (
-            &[&shards[..], &["--follow-cmd", "x"]].concat(),
-            "--follow-cmd",
-        ),
-        (
-            &[&shards[..], &["--health-cmd", "x"]].concat(),
-            "--health-cmd",
-        ),
-        (
-            &[&shards[..], &["--health-url", "http://a/"]].concat(),
-            "--health-url",
-        ),
-        (
-            &[&shards[..], &["--serve", "127.0.0.1:0"]].concat(),
-            "--serve",
-        ),
     ] {
         let mut command = eldest();
         command.args(["--endpoints", "http://127.0.0.1:1", "run"]);

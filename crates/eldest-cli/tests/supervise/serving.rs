@@ -4,8 +4,7 @@ use eldest_testing::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::diary::{output, text};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, eldest};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER};
 
 /// Returns the term in which the only node says that it serves, as its key has it.
 async fn said(stage: &Stage) -> Option<i64> {
@@ -76,48 +75,4 @@ async fn program_that_is_not_ready_in_time_is_ended_and_starts_again() -> Result
     assert!(second.at > first.at);
     node.stop().await?;
     stage.judge().await.map(drop)
-}
-
-#[tokio::test]
-async fn sign_and_limit_of_a_ready_program_are_given_together_and_once() -> Result {
-    for (options, says) in [
-        (&["--serving-within", "1m"][..], "--serving-command"),
-        (&["--serving-command", "true"], "--serving-within"),
-        (&["--notify"], "--serving-within"),
-        (
-            &[
-                "--serving-within",
-                "1m",
-                "--notify",
-                "--serving-command",
-                "true",
-            ],
-            "cannot be used with",
-        ),
-        (&["--serving-within", "1m", "--serving-url", "a"], "http://"),
-        (
-            &[
-                "--serving-within",
-                "1m",
-                "--notify",
-                "--partitions",
-                "p",
-                "--count",
-                "4",
-            ],
-            "cannot be used with",
-        ),
-    ] {
-        let mut command = eldest();
-        command.args(["--endpoints", "http://127.0.0.1:1", "run"]);
-        if !options.contains(&"--partitions") {
-            command.arg("x");
-        }
-        command.args(options).args(["--", "true"]);
-        let output = output(command).await?;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
-        assert!(said.contains(says), "{options:?}: {said}");
-    }
-    Ok(())
 }

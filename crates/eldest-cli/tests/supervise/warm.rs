@@ -3,7 +3,7 @@
 use eldest_testing::eventually;
 
 use crate::diary::{Diary, output, text};
-use crate::stage::{ELECTION, Result, SOON, Stage, TTL, eldest};
+use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 
 const FOR_EVER: &str = "exec sleep 1000";
 
@@ -86,23 +86,6 @@ async fn node_that_is_elected_at_once_leads_without_waiting_for_its_preparation(
         let log = node.log();
         assert!(!log.contains("the keeper did not end"), "{log}");
         assert!(!log.contains("work failed"), "{log}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn limit_and_command_of_a_preparation_are_given_together() -> Result {
-    for (options, says) in [
-        (&["x", "--prepare", "true"][..], "--warm-within"),
-        (&["x", "--warm-within", "1m"], "--prepare"),
-    ] {
-        let mut command = eldest();
-        command.args(["--endpoints", "http://127.0.0.1:1", "run"]);
-        command.args(options).args(["--", "true"]);
-        let output = output(command).await?;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
-        assert!(said.contains(says), "{options:?}: {said}");
     }
     Ok(())
 }
