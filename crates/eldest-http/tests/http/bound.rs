@@ -127,25 +127,6 @@ async fn lock_outlives_an_exec_of_its_process_but_not_its_kill() -> Result {
     stage.stop().await
 }
 
-#[tokio::test]
-async fn lock_of_a_double_forked_process_outlives_its_parents() -> Result {
-    let stage = Stage::new().await?;
-    // The middle shell stays until it reads a line, and the first one until the middle one has ended.
-    let mut parents =
-        shell("sh -c 'sleep 600 >&2 & echo $!; read line'; read line; echo parents end")?;
-    let number: u32 = line(&mut parents)?.parse()?;
-    let id = stage.acquire_for(number).await?;
-    parents.0.stdin.take().expect("a pipe").write_all(b"\n\n")?;
-    parents.0.wait()?;
-    stage.is_held(&id).await?;
-    let killed = Command::new("kill")
-        .args(["-9", &number.to_string()])
-        .status()?;
-    assert!(killed.success());
-    stage.is_free_soon().await?;
-    stage.stop().await
-}
-
 // The caller blocks one thread.
 #[tokio::test(flavor = "multi_thread")]
 async fn caller_with_an_unbound_lock_keeps_it_after_its_process_ends() -> Result {
@@ -514,7 +495,8 @@ async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result 
 
 #[tokio::test]
 async fn short_lived_program_does_not_shorten_a_promise_to_another_caller() -> Result {
-    for path in ["/leader", "/v1/elections", "/v1/elections/team/e"] {
+    let paths = ["/leader", "/v1/elections", "/v1/elections/team/e"];
+    let each = paths.map(|path| async move {
         let etcd = MemoryEtcd::start();
         let beside = Beside::start(&etcd, SHORT).await?;
         let other = etcd.session(options("b")).await?;
@@ -538,8 +520,9 @@ async fn short_lived_program_does_not_shorten_a_promise_to_another_caller() -> R
         drop(led);
         candidate.leave().await?;
         other.close().await?;
-        beside.stop().await?;
-    }
+        beside.stop().await
+    });
+    futures::future::try_join_all(each).await?;
     Ok(())
 }
 

@@ -248,40 +248,6 @@ async fn lock_names_of_elections_and_names_not_offered_are_refused() -> Result {
 }
 
 #[tokio::test]
-async fn waiting_caller_is_refused_when_candidates_have_joined_behind_it() -> Result {
-    let stage = Stage::new().await?;
-    let held = send(stage.at(), SCHEDULER, r#"{"owner":"first"}"#).await?;
-    assert_eq!(held.status, 201, "{held:?}");
-    let beside = Server::plain(Node::new().locks(&stage.other)).await?;
-    let third = stage.etcd.session(options("c")).await?;
-    let body = json!({ "owner": "x", "wait_ms": 10_000 }).to_string();
-    let waits = send(beside.at, SCHEDULER, &body);
-    let elected = async {
-        let lock = stage.session.lock("team/scheduler")?;
-        eventually(SOON, "the caller waits", async || {
-            let queue = lock.roster().await.ok()?;
-            (queue.members().len() == 2).then_some(())
-        })
-        .await?;
-        let mut late = third.election("team/scheduler")?.campaign().await?;
-        let id = held.json()["lock"].as_str().ok_or("an id")?.to_owned();
-        let path = format!("{SCHEDULER}/{id}");
-        let released = ask(stage.at(), "DELETE", &path, "").await?;
-        assert_eq!(released.status, 200, "{released:?}");
-        drop(timeout(SOON, late.elected()).await??);
-        late.leave().await?;
-        Ok::<_, eldest::BoxError>(())
-    };
-    let (waited, elected) = tokio::join!(waits, elected);
-    elected?;
-    let waited = waited?;
-    assert_eq!((waited.status, &*waited.problem()), (409, "election"));
-    third.close().await?;
-    stage.stop().await?;
-    beside.stop().await
-}
-
-#[tokio::test]
 async fn slashes_in_a_locks_name_are_plain_or_escaped() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
