@@ -190,29 +190,6 @@ async fn a_younger_candidate_of_the_rpc_follows_ours_and_ours_follow_it() -> Res
     nothing_is_left(&etcd).await
 }
 
-#[tokio::test]
-async fn rpc_candidate_whose_lease_ends_makes_way() -> Result {
-    let etcd = Etcd::start().await?;
-    let (leader_lease, campaign) = rpc_campaign(&etcd, "eldest/jobs", "theirs").await?;
-    timeout(LONG, campaign).await???;
-    let (waiting_lease, waiting) = rpc_campaign(&etcd, "eldest/jobs", "theirs too").await?;
-    let session = ours(&etcd, "eldest", "ours").await?;
-    let election = session.election("jobs")?;
-    let mut observer = election.observe().await?;
-    standing(&mut observer, &["theirs", "theirs too"]).await?;
-    let mut candidate = election.campaign().await?;
-    waits_behind(&candidate, 2).await?;
-    // The middle candidate leaves: no other becomes leader by that.
-    let mut client = etcd.client().await;
-    client.lease_revoke(waiting_lease).await?;
-    waits_behind(&candidate, 1).await?;
-    waiting.abort();
-    client.lease_revoke(leader_lease).await?;
-    leads(&mut candidate).await?.resign().await?;
-    session.close().await?;
-    nothing_is_left(&etcd).await
-}
-
 // ---- etcdctl
 
 /// An `etcdctl elect` or `etcdctl lock` that runs.
@@ -292,34 +269,6 @@ async fn an_older_etcdctl_leads_ours_until_it_is_interrupted() -> Result {
     leadership.resign().await?;
     drop(listening);
     session.close().await?;
-    nothing_is_left(&etcd).await
-}
-
-#[tokio::test]
-async fn a_younger_etcdctl_follows_ours_and_ours_follow_it() -> Result {
-    let Some(etcdctl) = etcdctl() else {
-        return Ok(());
-    };
-    let etcd = Etcd::start().await?;
-    let (a, c) = (ours(&etcd, "", "a").await?, ours(&etcd, "", "c").await?);
-    let mut observer = a.election("jobs")?.observe().await?;
-    let mut first = a.election("jobs")?.campaign().await?;
-    let leadership = leads(&mut first).await?;
-    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["elect", "jobs", "b"])?;
-    standing(&mut observer, &["a", "b"]).await?;
-    let mut third = c.election("jobs")?.campaign().await?;
-    waits_behind(&third, 2).await?;
-
-    leadership.resign().await?;
-    let (key, value) = theirs.leader().await?;
-    assert_eq!(value, "b");
-    let leader = c.election("jobs")?.leader().await?.expect("somebody leads");
-    assert_eq!((leader.key(), leader.identity()), (&*key, "b"));
-    waits_behind(&third, 1).await?;
-    theirs.end(Signal::INT).await?;
-    leads(&mut third).await?.resign().await?;
-    a.close().await?;
-    c.close().await?;
     nothing_is_left(&etcd).await
 }
 
@@ -407,30 +356,6 @@ async fn queue_of(client: &mut Client, prefix: &str, length: usize) -> Result<Ve
         })
         .await?,
     )
-}
-
-#[tokio::test]
-async fn an_etcdctl_that_holds_a_lock_is_waited_for() -> Result {
-    let Some(etcdctl) = etcdctl() else {
-        return Ok(());
-    };
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let mut theirs = Etcdctl::start(&etcdctl, &etcd, &["lock", "eldest/l"])?;
-    let key = theirs.line().await?;
-    assert_eq!(keys_of(&mut client, "").await?, [key]);
-
-    let session = ours(&etcd, "eldest", "ours").await?;
-    let lock = session.lock("l")?;
-    assert!(timeout(LONG, lock.try_acquire()).await??.is_none());
-    let waiting = tokio::spawn(async move { lock.acquire().await });
-    queue_of(&mut client, "eldest/l/", 2).await?;
-    assert!(!waiting.is_finished(), "it waits for theirs");
-    theirs.end(Signal::INT).await?;
-    let guard = timeout(LONG, waiting).await???;
-    guard.release().await?;
-    session.close().await?;
-    nothing_is_left(&etcd).await
 }
 
 #[tokio::test]

@@ -131,7 +131,7 @@ pub(crate) const STAGES: &[Entry] = &[
     ),
     thorough(
         "long",
-        "tests of minutes: every member replaced, a restored etcd, a thousand partitions, agents that fail, the status page, the runbooks, what hundreds of cycles leave",
+        "tests of minutes: every member replaced, a restored etcd, agents that fail, the status page, the runbooks, what hundreds of cycles leave",
         suites::long,
     ),
     thorough(

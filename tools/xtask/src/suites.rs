@@ -33,14 +33,13 @@ const CYCLES: &str = "cycles";
 
 /// Test files about the command, the tools, the examples and the log, or about the machine more than etcd. One version
 /// of etcd is enough for them.
-const ON_ONE_VERSION: [&str; 13] = [
+const ON_ONE_VERSION: [&str; 12] = [
     "cli",
     "compiler",
     "examples",
     "fuzzing",
     "http",
     "logs",
-    "memory",
     "page",
     "route",
     "serve",
