@@ -78,30 +78,6 @@ async fn silent_leader_is_succeeded_after_its_time_to_answer() -> Result {
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn leader_that_answers_is_never_condemned() -> Result {
-    let etcd = in_memory();
-    let [a, b] = [challenged(&etcd, "a").await?, challenged(&etcd, "b").await?];
-    let (_election, first) = leading(&a).await?;
-    let _second = soon("campaign", b.election("e")?.campaign()).await?;
-    let mut client = etcd.client().await;
-    let mut watched = client.watch("eldest/~session/", Some(prefix())).await?;
-    let created = soon("a watch", watched.message()).await?;
-    assert!(created.is_some_and(|answer| answer.created()));
-    for _ in 0..10 {
-        internal::suspect(&b, first.lease_id(), true)?;
-        sleep(D * 2).await;
-        internal::suspect(&b, first.lease_id(), false)?;
-        sleep(D / 4).await;
-    }
-    assert!(first.is_valid() && first.lost_reason().is_none());
-    let challenged = soon("a challenge", watched.message()).await?;
-    assert!(challenged.is_some_and(|answer| !answer.events().is_empty()));
-    let anchors = keys(&mut client, "eldest/~session/").await;
-    assert_eq!(anchors.len(), 2, "no challenge is left: {anchors:?}");
-    Ok(())
-}
-
 /// Two candidates wait in each of its elections: those that may challenge it.
 #[tokio::test(start_paused = true)]
 async fn hundred_challengers_condemn_a_leader_only_once_it_is_silent() -> Result {
@@ -147,31 +123,6 @@ async fn hundred_challengers_condemn_a_leader_only_once_it_is_silent() -> Result
     assert!(took < D.mul_f64(1.001) + D / 20 + REQUESTS, "{took:?}");
     sleep(D).await;
     assert_eq!(keys(&mut client, &below).await, []);
-    Ok(())
-}
-
-fn prefix() -> etcd_client::WatchOptions {
-    etcd_client::WatchOptions::new().with_prefix()
-}
-
-#[tokio::test(start_paused = true)]
-async fn session_that_allows_no_challenges_is_succeeded_after_its_ttl() -> Result {
-    let etcd = in_memory();
-    let a = etcd.session(options("a")).await?;
-    let b = challenged(&etcd, "b").await?;
-    let (_election, first) = leading(&a).await?;
-    let mut client = etcd.client().await;
-    assert_eq!(keys(&mut client, "eldest/~session/").await, []);
-    assert_eq!(anchor(&only_key(&mut client, "eldest/e/").await), None);
-    let mut second = soon("campaign", b.election("e")?.campaign()).await?;
-    internal::suspect(&b, first.lease_id(), true)?;
-    sleep(D * 4).await;
-    assert!(first.is_valid());
-    crash(&a)?;
-    sleep(D * 4).await;
-    assert!(first.is_valid(), "its lease is trusted");
-    let next = second.elected().await?;
-    assert!(!first.is_valid() && next.is_valid());
     Ok(())
 }
 

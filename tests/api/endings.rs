@@ -305,23 +305,21 @@ async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Resu
     Ok(())
 }
 
-/// Closes A's session, lets its work finish, and checks a view of the term when B leads.
-async fn closes_beside_a_view(with_task: bool) -> Result {
+#[tokio::test(start_paused = true)]
+async fn view_shows_the_term_over_once_its_tasks_have_ended() -> Result {
     let etcd = in_memory();
     let (session, _, mut a) = join_election(&etcd, "a").await?;
     let (_b, _, mut b) = join_election(&etcd, "b").await?;
     let leadership = elected(&mut a).await?;
     let term = leadership.term();
-    if with_task {
-        let lost = leadership.lost();
-        let mut client = etcd.client().await;
-        leadership.spawn(async move {
-            lost.cancelled().await;
-            for _ in 0..50 {
-                let _ = client.get("something to wait for", None).await;
-            }
-        })?;
-    }
+    let lost = leadership.lost();
+    let mut client = etcd.client().await;
+    leadership.spawn(async move {
+        lost.cancelled().await;
+        for _ in 0..50 {
+            let _ = client.get("something to wait for", None).await;
+        }
+    })?;
     let winding_up = tokio::spawn(async move { leadership.lost().cancelled().await });
     soon("close", session.close()).await?;
     soon("the work", winding_up).await?;
@@ -331,16 +329,6 @@ async fn closes_beside_a_view(with_task: bool) -> Result {
         "two leaders at once"
     );
     Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn view_shows_the_term_over_when_its_key_may_go() -> Result {
-    closes_beside_a_view(false).await
-}
-
-#[tokio::test(start_paused = true)]
-async fn view_shows_the_term_over_once_its_tasks_have_ended() -> Result {
-    closes_beside_a_view(true).await
 }
 
 #[tokio::test(start_paused = true)]

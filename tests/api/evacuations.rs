@@ -1,7 +1,7 @@
 //! Tests evacuated data centres on a real etcd: which nodes let others lead, and which keys an order leaves.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use eldest::{
     Announcement, BoxError, CancellationToken, Candidate, Election, ErrorKind, Evacuate, Session,
@@ -70,32 +70,6 @@ impl Leads for Election {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_of_run_ends_and_begins_again_when_its_turn_comes() -> Result {
-    let etcd = in_memory();
-    let ops = session(&etcd, "ops").await?;
-    let a = connect(&etcd, "a", "dc1").await?.election("e")?;
-    let b = connect(&etcd, "b", "dc2").await?.election("e")?;
-    let work = async |leadership: eldest::Leadership| {
-        leadership.lost().cancelled().await;
-        Ok::<_, BoxError>(())
-    };
-    let first = a.spawn(CancellationToken::new(), work);
-    a.observe_leader_of(&["a"]).await?;
-    let second = b.spawn(CancellationToken::new(), work);
-    queue(&a, &["a", "b"]).await?;
-    soon("evacuate", ops.evacuate("dc1")).await?;
-    queue(&a, &["b", "a"]).await?;
-    soon("lift", ops.lift("dc1")).await?;
-    soon("evacuate", ops.evacuate("dc2")).await?;
-    queue(&a, &["a", "b"]).await?;
-    for run in [first, second] {
-        run.stop();
-        soon("stops", run).await?;
-    }
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn partitions_move_to_members_elsewhere_and_back() -> Result {
     let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
@@ -153,9 +127,9 @@ async fn a_session_without_a_data_centre_is_not_evacuated() -> Result {
     stays(WHILE, "it leads", async || first.is_valid()).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn order_names_its_author_reason_and_end_and_expires() -> Result {
-    let etcd = OnPort::start().await?;
+    let etcd = in_memory();
     let ops = session(&etcd, "ops").await?;
     let mut client = etcd.client().await;
     let before = leases(&mut client).await;
@@ -168,7 +142,7 @@ async fn order_names_its_author_reason_and_end_and_expires() -> Result {
         (Some("ops"), Some("new switches"))
     );
     let until = given.until().expect("it ends by itself");
-    assert!(until > SystemTime::now() && given.since() < Some(until));
+    assert!(given.since() < Some(until));
     assert_eq!(ops.evacuations().await?.to_vec(), [given]);
     eventually(SOON, "it has ended", async || {
         ops.evacuations().await.ok()?.is_empty().then_some(())

@@ -4,12 +4,12 @@ use eldest::{
     Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
     Session, Status,
 };
-use eldest_testing::{crash, eventually};
+use eldest_testing::eventually;
 use tokio::time::timeout;
 
 use crate::common::{
-    Result, SOON, Store, WHILE, identities, in_memory, keys, leases, nothing_under, only_key,
-    session, short, soon, stays,
+    Result, SOON, Store, WHILE, identities, in_memory, keys, nothing_under, only_key, session,
+    short, soon,
 };
 
 const PREFIX: &str = "eldest/~members/workers/";
@@ -103,39 +103,6 @@ async fn new_announcement_of_a_member_stays_after_a_rejoin() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn member_whose_lease_was_revoked_rejoins_by_itself() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, group, member) = join(&etcd, "a").await?;
-    let mut observer = group.observe().await?;
-    let before = there(&mut observer, &["a"]).await?;
-    let lease = before.members()[0].lease_id();
-    let mut status = member.subscribe();
-    status.borrow_and_update();
-    client.lease_revoke(lease).await?;
-    there(&mut observer, &[]).await?;
-    let after = there(&mut observer, &["a"]).await?;
-    assert_ne!(after.members()[0].lease_id(), lease);
-    assert!(status.has_changed()?, "the change was reported");
-    becomes(&member, Status::Present).await?;
-    assert_eq!(leases(&mut client).await, 1, "and the old one is gone");
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_member_that_crashes_is_gone_when_its_lease_has_expired() -> Result {
-    let etcd = in_memory();
-    let (_a, group, _member) = join(&etcd, "a").await?;
-    let mut observer = group.observe().await?;
-    let b = etcd.session(short("b")).await?;
-    let _b = soon("join", b.group("workers")?.join()).await?;
-    there(&mut observer, &["a", "b"]).await?;
-    crash(&b)?;
-    there(&mut observer, &["a"]).await?;
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_session_is_a_member_once_and_may_also_be_a_candidate() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -173,23 +140,6 @@ async fn an_overview_shows_groups_without_a_leader() -> Result {
     assert_eq!(queue.roster().leader(), None);
     assert!(!queue.has_turn(&queue.roster().members()[0]));
     Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_abandoned_join_leaves_nothing() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let a = session(&etcd, "a").await?;
-    let group = a.group("workers")?;
-    for patience in [0, 1, 5, 20] {
-        let patience = std::time::Duration::from_millis(patience);
-        drop(tokio::time::timeout(patience, group.join()).await);
-    }
-    nothing_under(&mut client, PREFIX).await?;
-    stays(WHILE, "nothing comes later", async || {
-        keys(&mut client, PREFIX).await.is_empty()
-    })
-    .await
 }
 
 #[tokio::test(start_paused = true)]

@@ -38,7 +38,6 @@ mod semaphores;
 mod serving;
 mod sessions;
 mod shared_locks;
-mod silence;
 mod stalls;
 mod stepping_down;
 mod suspends;

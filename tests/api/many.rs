@@ -75,33 +75,6 @@ async fn a_thousand_elections_are_joined_and_resigned_by_few_transactions() -> R
     Ok(())
 }
 
-#[tokio::test]
-async fn where_etcd_takes_few_operations_joins_share_fewer() -> Result {
-    const N: usize = 200;
-    let etcd = Etcd::builder().arg("--max-txn-ops=10").start().await?;
-    let session = session(&etcd, "a").await?;
-    let first = leased(&session).await?;
-    let led = lead(&session, N).await?;
-    let refused = async || {
-        let txn = r#"grpc_server_handled_total{grpc_method="Txn",grpc_code="InvalidArgument"}"#;
-        etcd.metric(txn).await as usize
-    };
-    // The session has learned how many operations etcd accepts.
-    let (before, wrong) = (transactions(&etcd).await, refused().await);
-    let more = {
-        let one = async |number: usize| -> Result<_> {
-            let election = session.election(format!("more/{number}"))?;
-            Ok(election.campaign().await?)
-        };
-        soon("joining all", try_join_all((0..N).map(one))).await?
-    };
-    assert_eq!(refused().await, wrong);
-    let shared = transactions(&etcd).await - before;
-    assert!(shared < N / 2, "{shared} for {N} joins");
-    drop((led, more, first));
-    Ok(())
-}
-
 /// A join is in flight and unanswered; the next one waits neither for its answer nor for its timeout.
 #[tokio::test]
 async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {

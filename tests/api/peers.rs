@@ -6,9 +6,7 @@ mod groups;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::common::{
-    OnPort, Result, SOON, Thread, elected, in_memory, keys, leases, options, soon, stays,
-};
+use crate::common::{OnPort, Result, SOON, elected, in_memory, keys, leases, options, soon, stays};
 use eldest::{Candidate, Challenges, ErrorKind, Leadership, Session, SessionOptions};
 use eldest_testing::{MemoryEtcd, Proxy, crash, eventually};
 use tokio::net::{TcpListener, TcpStream};
@@ -72,47 +70,6 @@ async fn succeeded(first: &Leadership, second: &mut Candidate, begun: Instant) -
     let next = elected(second).await?;
     took(begun);
     assert!(!first.is_valid() && next.is_valid());
-    Ok(())
-}
-
-#[tokio::test]
-async fn leader_whose_process_ends_is_succeeded_without_waiting_for_its_ttl() -> Result {
-    let etcd = MemoryEtcd::start();
-    let a = etcd.session(with("a", listening())).await?;
-    let b = etcd.session(with("b", listening())).await?;
-    let (_candidate, first) = leading(&a).await?;
-    let mut second = waiting(&b).await?;
-    asked(&etcd, first.lease_id()).await?;
-    sleep(D).await;
-    assert!(first.is_valid(), "it gives signs of life");
-    let begun = Instant::now();
-    crash(&a)?;
-    succeeded(&first, &mut second, begun).await
-}
-
-/// Its port is open and its machine lives.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leader_whose_process_hangs_is_succeeded() -> Result {
-    let etcd = OnPort::start().await?;
-    let thread = Thread::start()?;
-    let endpoint = etcd.endpoint().to_owned();
-    let a = thread.handle().spawn(async move {
-        let session = Session::connect([endpoint], with("a", listening())).await?;
-        leading(&session).await
-    });
-    let (candidate, first) = a.await??;
-    let b = Session::connect([etcd.endpoint()], with("b", listening())).await?;
-    let mut second = waiting(&b).await?;
-    asked(&etcd, first.lease_id()).await?;
-    let begun = Instant::now();
-    let (release, blocked) = std::sync::mpsc::channel::<()>();
-    // Its only worker.
-    thread.handle().spawn(async move {
-        let _ = blocked.recv();
-    });
-    succeeded(&first, &mut second, begun).await?;
-    drop(release);
-    drop(candidate);
     Ok(())
 }
 

@@ -334,27 +334,6 @@ async fn work_that_returns_after_its_lost_term_is_called_again() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn former_leader_rejoins_behind_the_waiting_candidates() -> Result {
-    // Complaint 17.
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let a = session(&etcd, "a").await?;
-    let mut running = Running::start(&a.election("e")?, until_lost);
-    let first = running.term().await;
-    let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    client.delete(first.key(), None).await?;
-    let second = elected(&mut b).await?;
-    eventually(SOON, "a rejoins", async || {
-        (keys(&mut client, "eldest/").await.len() == 2).then_some(())
-    })
-    .await?;
-    assert!(running.terms.is_empty());
-    drop(second);
-    assert!(running.term().await.fencing_token() > first.fencing_token());
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn two_calls_of_work_never_overlap() -> Result {
     // Complaint 13.
     let etcd = in_memory();

@@ -16,6 +16,7 @@ use eldest::{
 };
 use eldest_testing::{Proxy, eventually};
 use etcd_client::Client;
+use futures::future::try_join_all;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
@@ -213,24 +214,8 @@ async fn leader_runs_a_due_time_once_and_its_record_outlives_the_nodes() -> Resu
 }
 
 #[tokio::test]
-async fn an_interrupted_run_is_abandoned_or_repeated_by_the_delivery_rule() -> Result {
-    for delivery in BOTH {
-        let etcd = OnPort::start().await?;
-        let (wall, _, mut a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
-        wall.set(101);
-        assert_eq!(a.begins().await, (101, false));
-        // The leader dies during the work.
-        a.proxy.cut();
-        succeeds(&mut b, &wall, delivery).await?;
-        assert!(a.begins.is_empty());
-        b.stop().await?;
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
-    for delivery in BOTH {
+    let each = BOTH.map(|delivery| async move {
         let etcd = OnPort::start().await?;
         let (wall, mut client, mut a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
         wall.set(101);
@@ -248,13 +233,15 @@ async fn a_run_whose_end_was_not_recorded_counts_as_interrupted() -> Result {
         .await?;
         a.stop().await?;
         b.stop().await?;
-    }
+        Ok::<_, BoxError>(())
+    });
+    try_join_all(each).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn leader_without_confirmation_of_its_record_runs_nothing() -> Result {
-    for delivery in BOTH {
+    let each = BOTH.map(|delivery| async move {
         let etcd = OnPort::start().await?;
         let (wall, mut client, a, mut b) = two(&etcd, |every| every.delivery(delivery)).await?;
         a.proxy.hold_responses();
@@ -265,17 +252,20 @@ async fn leader_without_confirmation_of_its_record_runs_nothing() -> Result {
         a.proxy.heal();
         a.stop().await?;
         b.stop().await?;
-    }
+        Ok::<_, BoxError>(())
+    });
+    try_join_all(each).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn due_times_during_an_outage_are_caught_up_by_the_rule() -> Result {
-    for (rule, caught_up) in [
+    let rules = [
         (CatchUp::Skip, &[][..]),
         (CatchUp::Latest, &[2]),
         (CatchUp::All(2), &[1, 2]),
-    ] {
+    ];
+    let each = rules.map(|(rule, caught_up)| async move {
         let etcd = OnPort::start().await?;
         let (wall, mut client) = (Wall::at(100), etcd.client().await);
         let mut a = Node::start(&etcd, "a", &wall, |every| every.catch_up(rule)).await?;
@@ -299,7 +289,9 @@ async fn due_times_during_an_outage_are_caught_up_by_the_rule() -> Result {
         a.runs_nothing().await?;
         a.begins_from(&wall, hour + 3).await?;
         a.stop().await?;
-    }
+        Ok::<_, BoxError>(())
+    });
+    try_join_all(each).await?;
     Ok(())
 }
 

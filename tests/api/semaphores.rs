@@ -8,7 +8,7 @@ use crate::common::{
     nothing_under, options, queue_of, revision, session, soon, stays,
 };
 use eldest::{ErrorKind, LostReason, Op, Permit, Semaphore, Session};
-use eldest_testing::{Etcd, Proxy, eventually};
+use eldest_testing::{Etcd, Proxy};
 use etcd_client::Client;
 use tokio::task::JoinHandle;
 
@@ -214,52 +214,6 @@ async fn never_more_holders_than_permits() -> Result {
     let most = most.load(Ordering::SeqCst);
     assert!(most <= CAPACITY as i64, "{most} held at once");
     assert!(most > 1, "and more than one");
-    nothing_under(&mut client, PREFIX).await
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_permit_goes_to_the_next_and_the_others_are_kept() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, a) = semaphore(&etcd, "a", 2).await?;
-    let (_b, b) = semaphore(&etcd, "b", 2).await?;
-    let (first, second) = (acquire(&a).await?, acquire(&a).await?);
-    let waiter = waiting(&b);
-    queue_of(&mut client, PREFIX, 3).await?;
-    client.delete(first.key(), None).await?;
-    soon("the loss", first.lost().cancelled()).await;
-    assert_eq!(first.lost_reason(), Some(LostReason::KeyDeleted));
-    let third = held(waiter).await?;
-    assert!(!first.is_valid() && second.is_valid() && third.is_valid());
-    // A lost permit takes no other with it.
-    soon("release", first.release()).await?;
-    queue_of(&mut client, PREFIX, 2).await?;
-    assert!(second.is_valid() && third.is_valid());
-    drop((second, third));
-    nothing_under(&mut client, PREFIX).await
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_abandoned_waiter_frees_its_place_and_its_turn() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, a) = semaphore(&etcd, "a", 2).await?;
-    let (_b, b) = semaphore(&etcd, "b", 2).await?;
-    let held_by_a = [acquire(&a).await?, acquire(&a).await?];
-    let (one, two) = (waiting(&b), waiting(&b));
-    queue_of(&mut client, PREFIX, 4).await?;
-    let local = waiting(&b);
-    one.abort();
-    // The turn of the abandoned wait goes to the next task, behind the other.
-    eventually(SOON, "one key less, and a new one", async || {
-        let roster = b.roster().await.ok()?;
-        let numbers = roster.members().iter().filter(|m| m.identity() == "b");
-        (numbers.count() == 2).then_some(())
-    })
-    .await?;
-    assert!(!two.is_finished() && !local.is_finished());
-    drop(held_by_a);
-    drop((held(two).await?, held(local).await?));
     nothing_under(&mut client, PREFIX).await
 }
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    OnPort, Result, SOON, Store, WHILE, elected, in_memory, join_election, key_exists, keys,
-    leases, nothing_under, options, session, short, soon, stays,
+    OnPort, Result, SOON, Store, WHILE, elected, in_memory, join_election, keys, leases,
+    nothing_under, options, session, short, soon, stays,
 };
 use eldest::{
     EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
@@ -13,22 +13,6 @@ use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 
 // ---- connecting
-
-#[tokio::test]
-async fn etcd_that_is_down_is_reported_after_the_timeout_with_its_endpoint() -> Result {
-    let mut etcd = Etcd::start().await?;
-    etcd.kill();
-    let patience = Duration::from_millis(400);
-    let begun = Instant::now();
-    let connecting = etcd.session(options("a").connect_timeout(patience));
-    let error = soon("an error", connecting)
-        .await
-        .expect_err("etcd is down");
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains(&etcd.address()), "{error}");
-    assert!(begun.elapsed() >= patience, "gave up early");
-    Ok(())
-}
 
 #[cfg(unix)]
 #[tokio::test]
@@ -283,19 +267,6 @@ async fn view_of_a_lease_that_was_revoked_shows_no_time_left() -> Result {
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_session_that_connected_is_ready() -> Result {
-    let etcd = in_memory();
-    let session = session(&etcd, "a").await?;
-    let mut state = session.state();
-    soon(
-        "ready",
-        state.wait_for(|s| matches!(s, SessionState::Ready)),
-    )
-    .await?;
-    Ok(())
-}
-
 // ---- the end
 
 #[tokio::test(start_paused = true)]
@@ -341,32 +312,6 @@ async fn closing_leaves_nothing_and_may_be_repeated() -> Result {
     assert_eq!(error.kind(), ErrorKind::Closed);
     let rest = soon("the observer's end", observer.collect::<Vec<_>>()).await;
     assert!(rest.iter().all(std::result::Result::is_ok));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn closing_awaits_the_work_of_every_term_before_its_key_goes() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
-    let leadership = elected(&mut candidate).await?;
-    let closing = tokio::spawn({
-        let session = session.clone();
-        async move { session.close().await }
-    });
-    soon("the token", leadership.lost().cancelled()).await;
-    let (key, token) = (leadership.key().to_vec(), leadership.fencing_token());
-    stays(
-        WHILE,
-        "the key exists while the work winds up",
-        async || key_exists(&mut client, &key, token).await && !closing.is_finished(),
-    )
-    .await?;
-    assert!(leadership.is_valid(), "work may end in peace");
-    drop(leadership);
-    soon("close", closing).await??;
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    assert_eq!(leases(&mut client).await, 0);
     Ok(())
 }
 

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use crate::common::{
-    Result, Store, WHILE, foreign, held, in_memory, key_exists, keys, nothing_under, queue_of,
-    session, soon, stays,
+    Result, Store, WHILE, foreign, held, in_memory, nothing_under, queue_of, session, soon, stays,
 };
-use eldest::{ErrorKind, Lock, LockGuard, Op, Session};
+use eldest::{Lock, LockGuard, Session};
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
@@ -133,29 +132,6 @@ async fn try_share_succeeds_beside_readers_and_writes_nothing_behind_a_writer() 
     assert!(waited.is_none());
     queue_of(&mut client, PREFIX, 1).await?;
     release(writer).await
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reader_without_its_key_is_fenced_and_the_others_continue() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, first) = lock(&etcd, "a").await?;
-    let (_b, second) = lock(&etcd, "b").await?;
-    let (one, two) = (
-        acquire(&first.shared()).await?,
-        acquire(&second.shared()).await?,
-    );
-    one.txn([Op::put("data", "one")]).await?;
-    client.delete(one.key(), None).await?;
-    soon("its end", one.lost().cancelled()).await;
-    let error = one.txn([Op::put("data", "late")]).await.unwrap_err();
-    let refused = [ErrorKind::LeadershipLost, ErrorKind::FenceLost];
-    assert!(refused.contains(&error.kind()), "{error}");
-    assert!(two.is_valid());
-    assert!(key_exists(&mut client, two.key(), two.fencing_token()).await);
-    two.txn([Op::put("data", "two")]).await?;
-    assert_eq!(keys(&mut client, "data").await[0].value, "two");
-    Ok(())
 }
 
 #[tokio::test(start_paused = true)]

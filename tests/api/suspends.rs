@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{CountOnDrop, OnPort, Result, Running, SOON, elected, options, soon};
 use eldest::sim::{Scripted, Time, Watched};
-use eldest::{CancellationToken, LostReason, Session, Status};
+use eldest::{CancellationToken, Session, Status};
 use eldest_testing::eventually;
 use futures::FutureExt;
 
@@ -137,27 +137,6 @@ async fn work_that_ignores_its_token_is_dropped_after_a_suspend() -> Result {
     machine.suspend(HOUR);
     is_dropped(&drops, "the work is dropped").await?;
     Ok(run.end().await?)
-}
-
-#[tokio::test]
-async fn tasks_of_a_term_are_dropped_after_a_suspend() -> Result {
-    let etcd = OnPort::start().await?;
-    let (machine, session) = session(&etcd).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut candidate).await?;
-    let drops = Arc::new(AtomicUsize::new(0));
-    let work = CountOnDrop(Arc::clone(&drops));
-    leadership.spawn(async move {
-        let _work = work;
-        std::future::pending::<()>().await;
-    })?;
-    let closing = tokio::spawn(async move { session.close().await });
-    soon("the token", leadership.lost().cancelled()).await;
-    assert_eq!(leadership.lost_reason(), Some(LostReason::SessionClosed));
-    assert_eq!(drops.load(Ordering::SeqCst), 0, "the task goes on");
-    machine.suspend(HOUR);
-    is_dropped(&drops, "the task is dropped").await?;
-    Ok(soon("close", closing).await??)
 }
 
 /// The renewal is due 80 s after the last one, by a timer that stood still.

@@ -137,34 +137,6 @@ async fn work_begins_once_a_partition_and_ends_before_its_key_goes() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn joining_member_receives_a_share_and_leaving_member_releases_it() -> Result {
-    let etcd = in_memory();
-    let (_a, first) = partitions(&etcd, "a", 12).await?;
-    let (_b, second) = partitions(&etcd, "b", 12).await?;
-    let mut a = Running::start(&first, until_lost);
-    a.owns(12).await?;
-    let before = a.terms.clone();
-    let mut b = Running::start(&second, until_lost);
-    let moved = b.owns(6).await?;
-    let kept = a.owns(6).await?;
-    assert!(moved.is_disjoint(&kept));
-    for number in &kept {
-        assert!(before[number].is_valid(), "{number} did not move");
-    }
-    for number in &moved {
-        assert_eq!(before[number].lost_reason(), Some(LostReason::Reassigned));
-        assert!(b.terms[number].fencing_token() > before[number].fencing_token());
-    }
-    b.shutdown.cancel();
-    b.end().await?;
-    a.owns(12).await?;
-    for number in &kept {
-        assert!(before[number].is_valid(), "{number} did not move");
-    }
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn work_that_fails_ends_the_run_after_all_other_work() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -229,28 +201,6 @@ async fn a_run_that_is_dropped_drops_the_work_and_then_the_keys() -> Result {
     running.task.abort();
     nothing_under(&mut client, PREFIX).await?;
     assert_eq!(*existed.lock().expect("no panic"), [true; 3]);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn keys_stay_until_the_work_has_ended_when_partitions_move() -> Result {
-    let etcd = Etcd::start().await?;
-    let (_a, first) = partitions(&etcd, "a", 4).await?;
-    let (_b, second) = partitions(&etcd, "b", 4).await?;
-    let existed = Arc::new(Mutex::new(Vec::new()));
-    let (endpoint, seen) = (etcd.endpoint(), Arc::clone(&existed));
-    let mut a = Running::start(&first, move |partition| {
-        let probe = Probe::new(&endpoint, partition.key(), &seen);
-        async move {
-            partition.lost().cancelled().await;
-            drop(probe);
-            Ok(())
-        }
-    });
-    a.owns(4).await?;
-    let mut b = Running::start(&second, until_lost);
-    b.owns(2).await?;
-    assert_eq!(*existed.lock().expect("no panic"), [true; 2]);
     Ok(())
 }
 
