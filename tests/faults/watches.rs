@@ -1,6 +1,7 @@
 //! Tests watches that fall silent, and revisions that were compacted.
 
-use eldest_testing::{Etcd, Proxy};
+use eldest::LostReason;
+use eldest_testing::{Etcd, Proxy, eventually};
 use etcd_client::CompactionOptions;
 
 use crate::stage::{Result, SOON, Stage, pass, seconds};
@@ -45,6 +46,46 @@ async fn stalled_watch_is_noticed_and_the_hand_over_happens() -> Result {
     stage.healed("b", "watch stalled");
     b.stop().await?;
     stage.judge(2, 0).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn leader_with_a_stalled_watch_learns_by_renewal_of_its_deleted_key() -> Result {
+    const TTL: std::time::Duration = seconds(9);
+    let etcd = Etcd::start().await?;
+    let proxy = Proxy::start(etcd.address()).await?;
+    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
+    let a = stage.node("a", &[proxy.endpoint()]).await?;
+    let b = stage.node("b", &[etcd.endpoint()]).await?;
+    let led = a.elected(SOON).await?;
+    let own = stage.await_candidate("a").await?;
+    let before = led.deadline();
+    eventually(
+        SOON,
+        "a renewal, the next of which is a third of the TTL away",
+        async || (led.deadline() > before).then_some(()),
+    )
+    .await?;
+    stage.fault("a", "watch stalled, key deleted");
+    stall_the_watch(&proxy);
+    stage.deletes(led.token());
+    stage.client.clone().delete(&*own.path, None).await?;
+    let deleted = stage.now();
+    b.elected(SOON).await?;
+    let lost = led.is_lost(TTL).await?;
+    assert_eq!(led.reason(), Some(LostReason::KeyDeleted));
+    // Learned from the key that the next verifying read reads; the stalled stream itself would be detected at the read
+    // after that.
+    let took = lost.saturating_sub(deleted);
+    assert!(took < TTL / 2, "noticed after {took:?}");
+    assert!(!led.term.is_valid());
+    proxy.heal();
+    stage.healed("a", "watch stalled, key deleted");
+    stage.queue(&["b", "a"], SOON).await?;
+    b.stop().await?;
+    a.elected(SOON).await?;
+    let report = stage.judge(3, 1).await?;
+    assert_eq!(report.counts.deleted_early, 1, "{report}");
     Ok(())
 }
 
