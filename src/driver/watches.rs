@@ -144,8 +144,8 @@ pub(super) fn take(message: Message, core: &mut Core, now: Time) -> usize {
             let why = format!("canceled by etcd (compacted at {compact_revision}): {reason}");
             core.watch_canceled(now, id, why);
         }
-        Ok(WatchMessage::Moved) => core.watch_moved(now),
-        Err(failure) => core.watch_lost(now, failure.to_string()),
+        Ok(WatchMessage::Moved) => core.watch_lost(now, None),
+        Err(failure) => core.watch_lost(now, Some(failure.to_string())),
     }
     0
 }

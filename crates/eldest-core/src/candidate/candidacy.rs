@@ -8,7 +8,7 @@ use super::config::{CandidateConfig, WatchScope};
 use super::keys::{key_of, numbered_key_of, shared_key_of};
 use super::phase::{Afterwards, Phase};
 use crate::action::{RequestError, Status};
-use crate::ids::{RequestId, SlotId, TermId};
+use crate::ids::{RequestId, SlotId};
 use crate::partitions::{Membership, member_key, partition_key};
 use crate::queue::{Fate, Own, Place, PredecessorView, PrefixView, View};
 use crate::reason::EndReason;
@@ -214,12 +214,7 @@ impl Candidacy {
         matches!(self.role, Role::Member(_))
     }
 
-    /// Returns true if the candidate owns one partition, whose key its member manages.
-    pub fn is_owner(&self) -> bool {
-        matches!(self.role, Role::Owner { .. })
-    }
-
-    /// Returns the member and the partition, for the owner of one partition.
+    /// Returns the member and the partition, for the owner of one partition, whose key its member manages.
     pub(crate) fn owner_of(&self) -> Option<(SlotId, u32)> {
         match self.role {
             Role::Owner { member, partition } => Some((member, partition)),
@@ -276,11 +271,6 @@ impl Candidacy {
     /// Returns our key, while we hold one and may still act on it.
     pub fn own(&self) -> Option<&Own> {
         self.phase.own()
-    }
-
-    /// Returns true if the candidate uses its view, because it is not leaving.
-    pub fn uses_view(&self) -> bool {
-        !matches!(self.phase, Phase::Leaving { .. })
     }
 
     /// Returns true if a key at its path may be its own, or become so. No such key exists while a term ends whose key
@@ -345,11 +335,6 @@ impl Candidacy {
         }
     }
 
-    /// Returns true if the candidate does not join again before it is permitted to.
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.held
-    }
-
     /// Returns true if the candidate leads.
     pub(crate) fn is_leading(&self) -> bool {
         matches!(self.phase, Phase::Leading { .. })
@@ -363,7 +348,7 @@ impl Candidacy {
         }
     }
 
-    /// Returns why the candidate leaves, if it does.
+    /// Returns why the candidate leaves, if it does. Until then it uses its view.
     pub(crate) fn leaving(&self) -> Option<EndReason> {
         match self.phase {
             Phase::Leaving { reason } => Some(reason),
@@ -371,24 +356,10 @@ impl Candidacy {
         }
     }
 
-    /// Returns true if the candidate still holds the key of the given term, false if it holds the key of another one,
-    /// `None` without a key.
-    pub(crate) fn holds_key_of(&self, term: TermId) -> Option<bool> {
-        match self.phase {
-            Phase::Leading { term: t, .. }
-            | Phase::Ending {
-                own: Some(_),
-                term: t,
-                ..
-            } => Some(t == term),
-            _ => None,
-        }
-    }
-
     /// Returns true if the candidate still counts: it has not left, and is not about to. A member counts longer: the
     /// work of its partitions continues after it has left.
     pub(crate) fn is_candidate(&self) -> bool {
-        let is_candidate = self.uses_view() && (self.wanted || self.own().is_some());
+        let is_candidate = self.leaving().is_none() && (self.wanted || self.own().is_some());
         is_candidate || self.is_member()
     }
 
@@ -397,7 +368,7 @@ impl Candidacy {
         match &self.phase {
             // The former key went with its lease, unless another program overwrote it unseen.
             Phase::Ending { own, .. } => {
-                own.is_some() || (self.former.is_some() && !self.is_owner())
+                own.is_some() || (self.former.is_some() && self.owner_of().is_none())
             }
             // A member waits for the work of its partitions, whose keys count separately.
             Phase::Leaving { .. } if self.is_member() => false,
@@ -408,8 +379,8 @@ impl Candidacy {
     /// Ends the candidacy. Returns the error for its caller, and a key that went with the lease unless another program
     /// overwrote it unseen: such a key would block the others for ever.
     pub(crate) fn finish(&mut self) -> (Option<RequestError>, Option<Own>) {
-        let owner = self.is_owner();
-        let former = self.former.take().filter(|_| !owner);
+        let owner = self.owner_of();
+        let former = self.former.take().filter(|_| owner.is_none());
         (self.error.take(), former)
     }
 

@@ -62,7 +62,7 @@ impl Seat<'_> {
             lease,
         };
         let stands = matches!(self.me.phase, Phase::Waiting { .. });
-        let may_lead = self.lease.leads_until().is_some();
+        let may_lead = self.lease.deadlines().leads_until().is_some();
         let (Role::Member(member), View::Prefix(view)) = (&mut self.me.role, &self.me.view) else {
             return None;
         };
@@ -96,9 +96,11 @@ impl Seat<'_> {
         self.me.held && matches!(self.me.phase, Phase::Joining { .. })
     }
 
-    /// Rejoins, because the work for which the member stepped aside has ended.
+    /// Lets a member that stepped aside rejoin, because the work for which it stepped aside has ended.
     pub(crate) fn come_back(&mut self) {
-        self.me.held = false;
-        self.queue_join();
+        if self.me.held {
+            self.me.held = false;
+            self.queue_join();
+        }
     }
 }

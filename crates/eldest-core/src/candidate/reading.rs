@@ -28,7 +28,8 @@ impl Seat<'_> {
     /// Makes a clean read due if the candidate needs one: at once if the session could not lead now.
     pub(super) fn want_clean_read(&mut self) {
         if self.challenges.are_allowed() && is_near_lead(self.me) {
-            let at_once = self.lease.leads_until().is_none() && self.challenges.reads.is_idle();
+            let at_once =
+                self.lease.deadlines().leads_until().is_none() && self.challenges.reads.is_idle();
             self.challenges.want_read(self.now, at_once, self.out);
         }
     }

@@ -69,7 +69,7 @@ impl Seat<'_> {
         if let Some(key) = self.me.blocked() {
             self.out.note(Note::Blocked { slot, key });
         }
-        let may_lead = self.lease.leads_until().is_some();
+        let may_lead = self.lease.deadlines().leads_until().is_some();
         if let Some(status) = self.me.news(may_lead) {
             self.out
                 .notify_candidate(CandidateAction::Status { slot, status });
@@ -81,7 +81,7 @@ impl Seat<'_> {
     /// Checks that the candidate may join by that key: more than the grace period of the lease is left, and the session's
     /// anchor is known.
     pub(super) fn check_join(&self, key: &Arc<[u8]>) {
-        let deadline = self.lease.trusted();
+        let deadline = self.lease.deadlines().trusted();
         debug_assert!(
             deadline.is_some_and(|deadline| self.now.after(self.config.grace) < deadline),
             "nobody joins without a lease that is trusted"
@@ -106,7 +106,7 @@ impl Seat<'_> {
 
     /// Checks that the candidate may lead by that key.
     pub(super) fn check_lead(&self, own: &Own) {
-        let deadline = self.lease.leads_until();
+        let deadline = self.lease.deadlines().leads_until();
         debug_assert!(
             deadline.is_some_and(|deadline| self.now < deadline),
             "nobody begins to lead unless the session may lead"
@@ -125,11 +125,11 @@ impl Seat<'_> {
             "a candidate that requires versions leads when etcd has confirmed that no newer one led"
         );
         debug_assert!(
-            self.me.leads() || self.me.is_owner(),
+            self.me.leads() || self.me.owner_of().is_some(),
             "members own partitions and never lead themselves"
         );
         debug_assert!(
-            self.me.is_owner() || self.me.view.may_be_first(own, self.me.capacity()),
+            self.me.owner_of().is_some() || self.me.view.may_be_first(own, self.me.capacity()),
             "the key of a leading candidate sorts first in its view"
         );
     }

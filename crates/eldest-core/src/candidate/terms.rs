@@ -21,7 +21,7 @@ impl Seat<'_> {
     pub(crate) fn review_place(&mut self) {
         self.note_newer_version();
         self.give_way();
-        let may_lead = self.lease.leads_until().is_some() && self.me.leads();
+        let may_lead = self.lease.deadlines().leads_until().is_some() && self.me.leads();
         let place = self.me.own().map(|own| self.me.place(own));
         debug_assert!(
             self.me.view.is_current()
@@ -70,8 +70,8 @@ impl Seat<'_> {
             return;
         };
         let cutoff = match end {
-            End::Fading => self.lease.last_trusted(),
-            End::Lapsed => self.lease.last_led(),
+            End::Fading => self.lease.deadlines().last_trusted(),
+            End::Lapsed => self.lease.deadlines().last_led(),
             // The cutoff is not after the deadline, because the trust in the lease, and with it every term, ends one
             // grace period before it.
             End::Brief | End::Void => self.now.after(self.config.grace),
@@ -98,7 +98,7 @@ impl Seat<'_> {
         let margin = self.config.trust.margin;
         let release = self.config.trust.release_at(cutoff);
         debug_assert!(
-            cutoff <= self.lease.last_trusted(),
+            cutoff <= self.lease.deadlines().last_trusted(),
             "no work goes on beyond the deadline of its term"
         );
         debug_assert!(

@@ -16,7 +16,7 @@ use crate::time::Time;
 impl Seat<'_> {
     /// Opens the missing watches of the candidate, and closes those that it no longer needs.
     pub(crate) fn watch(&mut self) {
-        if !self.me.uses_view() || self.me.is_owner() {
+        if self.me.leaving().is_some() || self.me.owner_of().is_some() {
             return;
         }
         let own = self.me.own().map(|own| Arc::clone(&own.key));
@@ -167,7 +167,7 @@ impl Seat<'_> {
         let stands = own.is_none_or(|own| !self.me.shows_gone(&own));
         // A candidate that may have to give way first reads the candidates behind it.
         let first = first && stands && !self.is_in_the_way();
-        let may_lead = first && self.lease.leads_until().is_some();
+        let may_lead = first && self.lease.deadlines().leads_until().is_some();
         if may_lead
             && let Phase::Waiting { own } = self.me.phase.clone()
             && self.is_admitted(&own)

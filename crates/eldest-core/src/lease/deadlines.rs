@@ -92,7 +92,7 @@ impl Deadlines {
     }
 
     /// Returns the last time until which the lease was trusted.
-    pub(super) fn last_trusted(&self) -> Time {
+    pub(crate) fn last_trusted(&self) -> Time {
         self.lease.last
     }
 
@@ -106,7 +106,7 @@ impl Deadlines {
     }
 
     /// Returns the last time until which the session could lead.
-    pub(super) fn last_led(&self) -> Time {
+    pub(crate) fn last_led(&self) -> Time {
         let trusted = self.last_trusted();
         self.lead
             .as_ref()
@@ -114,12 +114,12 @@ impl Deadlines {
     }
 
     /// Returns true if the trust in the lease must end.
-    pub(super) fn is_trust_over(&self, now: Time) -> bool {
+    pub(crate) fn is_trust_over(&self, now: Time) -> bool {
         self.lease.is_over(now)
     }
 
     /// Returns true if the session may no longer lead, although the lease may be trusted.
-    pub(super) fn is_lead_over(&self, now: Time) -> bool {
+    pub(crate) fn is_lead_over(&self, now: Time) -> bool {
         self.lead.as_ref().is_some_and(|lead| lead.is_over(now))
     }
 
@@ -136,7 +136,7 @@ impl Deadlines {
     }
 
     /// Ends the deadline of clean reads, and returns true if it had not ended.
-    pub(super) fn lead_no_longer(&mut self) -> bool {
+    pub(crate) fn lead_no_longer(&mut self) -> bool {
         self.lead.as_mut().is_some_and(Deadline::end)
     }
 
@@ -146,7 +146,7 @@ impl Deadlines {
     }
 
     /// Makes the session lead by its lease alone from now on.
-    pub(super) fn lead_by_lease(&mut self) {
+    pub(crate) fn lead_by_lease(&mut self) {
         self.lead = None;
     }
 

@@ -104,33 +104,18 @@ impl LeaseKeeper {
 
     /// Returns the id of a lease that may be trusted.
     pub(crate) fn trusted_id(&self) -> Option<i64> {
-        self.trusted().and(self.id())
-    }
-
-    /// Returns the time until which the lease is trusted, which candidates need to join and to wait; `None` if it is not
-    /// trusted.
-    pub(crate) fn trusted(&self) -> Option<Time> {
-        self.deadlines.trusted()
-    }
-
-    /// Returns the last time until which the lease was trusted.
-    pub(crate) fn last_trusted(&self) -> Time {
-        self.deadlines.last_trusted()
-    }
-
-    /// Returns the time until which the session may lead; `None` if it may not.
-    pub(crate) fn leads_until(&self) -> Option<Time> {
-        self.deadlines.leads_until()
-    }
-
-    /// Returns the last time until which the session could lead.
-    pub(crate) fn last_led(&self) -> Time {
-        self.deadlines.last_led()
+        self.deadlines.trusted().and(self.id())
     }
 
     /// Returns both deadlines.
     pub(crate) fn deadlines(&self) -> &Deadlines {
         &self.deadlines
+    }
+
+    /// Lends both deadlines, so that the time for which clean reads let the session lead can end. The keeper alone moves
+    /// them, and ends the trust in the lease.
+    pub(crate) fn deadlines_mut(&mut self) -> &mut Deadlines {
+        &mut self.deadlines
     }
 
     /// Lets the session lead until `deadline`, by a clean read.
@@ -139,21 +124,6 @@ impl LeaseKeeper {
             out.set_timer(ends, Timer::Trust);
             out.act(Action::Lead { deadline, fresh });
         }
-    }
-
-    /// Makes the session lead by its lease alone from now on.
-    pub(crate) fn lead_by_lease(&mut self) {
-        self.deadlines.lead_by_lease();
-    }
-
-    /// Returns true if the time for which clean reads let the session lead is over.
-    pub(crate) fn is_lead_over(&self, now: Time) -> bool {
-        self.deadlines.is_lead_over(now)
-    }
-
-    /// Ends the time for which clean reads let the session lead, and returns true if it had not ended.
-    pub(crate) fn lead_no_longer(&mut self) -> bool {
-        self.deadlines.lead_no_longer()
     }
 
     /// Grants, opens or renews, as is due. `wanted`: a candidate needs a lease. Returns the number of the read that
@@ -293,11 +263,6 @@ impl LeaseKeeper {
         }
     }
 
-    /// Returns true if the time of the trust is over, which is one grace period before the deadline.
-    pub(crate) fn is_expired(&self, now: Time) -> bool {
-        self.deadlines.is_trust_over(now)
-    }
-
     /// Stops trusting the lease; a verified renewal restores the trust.
     pub(crate) fn distrust(&mut self) {
         self.deadlines.distrust();
@@ -310,7 +275,7 @@ impl LeaseKeeper {
     /// the remaining ones.
     pub(crate) fn report_distrust(&mut self, out: &mut Outbox) {
         debug_assert!(
-            self.trusted().is_none() && self.lease().is_none_or(Lease::is_doubted),
+            self.deadlines.trusted().is_none() && self.lease().is_none_or(Lease::is_doubted),
             "a lease that is no longer trusted is doubted until a renewal is verified"
         );
         out.act(Action::Distrust);
@@ -464,7 +429,7 @@ impl LeaseKeeper {
     /// candidates behind them, waiting for ever, so it must be abandoned. Time without an answer of etcd does not
     /// count, because a waiting candidate keeps its seniority through that.
     fn is_hopeless(&self, now: Time) -> bool {
-        if self.trusted().is_none()
+        if self.deadlines.trusted().is_none()
             && let Some(lease) = self.lease()
             && let Some(since) = lease.refused_since()
         {
@@ -526,7 +491,10 @@ impl LeaseKeeper {
     /// Records that all dependents of the lease are informed of its loss: another lease may be granted.
     pub(crate) fn lost(&mut self, now: Time, lease: &Lease, reason: LostReason, out: &mut Outbox) {
         self.set_state(SessionState::Lost { reason }, out);
-        debug_assert!(self.trusted().is_none(), "a lost lease is not trusted");
+        debug_assert!(
+            self.deadlines.trusted().is_none(),
+            "a lost lease is not trusted"
+        );
         debug_assert!(
             self.lease().is_none(),
             "a session holds one lease at a time"

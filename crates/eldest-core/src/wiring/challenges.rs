@@ -19,17 +19,17 @@ impl Tenure<'_> {
     /// Ends every term whose time is over: all of them if the lease is no longer trusted, or if no clean read lets the
     /// session lead any more.
     pub(super) fn expire(&mut self) {
-        if self.rooms.lease.is_expired(self.now) {
+        if self.rooms.lease.deadlines().is_trust_over(self.now) {
             self.distrust();
         }
-        if self.rooms.lease.is_lead_over(self.now) {
+        if self.rooms.lease.deadlines().is_lead_over(self.now) {
             self.lead_no_longer();
         }
     }
 
     /// Ends all terms, because no clean read lets the session lead any more. Its keys and its lease stay.
     pub(super) fn lead_no_longer(&mut self) {
-        if !self.rooms.lease.lead_no_longer() {
+        if !self.rooms.lease.deadlines_mut().lead_no_longer() {
             return;
         }
         for slot in self.slots.ids() {
@@ -209,7 +209,7 @@ impl Tenure<'_> {
             self.rooms.watches.close(watch, &mut self.rooms.out);
         }
         if !self.rooms.challenges.are_allowed() {
-            self.rooms.lease.lead_by_lease();
+            self.rooms.lease.deadlines_mut().lead_by_lease();
         }
         debug_assert_eq!(
             self.rooms.challenges.are_allowed(),
@@ -237,10 +237,10 @@ impl Tenure<'_> {
         let Some(config) = challenges.config().filter(|_| !challenges.is_withdrawing()) else {
             return;
         };
-        let before = lease.leads_until();
+        let before = lease.deadlines().leads_until();
         let deadline = config.trust.deadline(sent, config.lead);
         lease.lead(self.now, deadline, out);
-        if lease.leads_until().is_none() {
+        if lease.deadlines().leads_until().is_none() {
             self.lead_refused(None);
             return;
         }
@@ -281,7 +281,7 @@ impl Tenure<'_> {
             out.note_challenge(ChallengeNote::StepsBack { lease, is_denied });
         }
         debug_assert!(
-            self.rooms.lease.leads_until().is_none(),
+            self.rooms.lease.deadlines().leads_until().is_none(),
             "a session that may lead lets no other lead first"
         );
         if let Some(error) = error {

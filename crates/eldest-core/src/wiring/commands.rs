@@ -136,9 +136,14 @@ impl Core {
             return true;
         };
         let key = self.rooms.lease.id().map(|lease| candidate.key(lease));
-        match candidate.holds_key_of(term) {
-            Some(holds) => !holds,
-            None => key.is_none_or(|key| !self.rooms.removals.contains(&key)),
+        match candidate.phase() {
+            Phase::Leading { term: present, .. }
+            | Phase::Ending {
+                own: Some(_),
+                term: present,
+                ..
+            } => *present != term,
+            _ => key.is_none_or(|key| !self.rooms.removals.contains(&key)),
         }
     }
 
@@ -227,17 +232,6 @@ impl Core {
         );
     }
 
-    /// Deletes `key` if it has that create revision, and retries until it is gone. `slot` waits for it.
-    pub fn remove(
-        &mut self,
-        now: Time,
-        key: &Arc<[u8]>,
-        create_revision: Option<i64>,
-        slot: Option<SlotId>,
-    ) {
-        self.hall(now).remove(key, create_revision, slot);
-    }
-
     /// Holds a lease from now on, even without a candidate, and replaces it when it is lost.
     pub fn always_keep_lease(&mut self, now: Time) {
         self.expire(now);
@@ -252,15 +246,9 @@ impl Core {
 
     /// Records that the watchdog, or a check past the deadline, stopped trusting the lease first.
     pub fn distrusted(&mut self, now: Time) {
-        if self.rooms.lease.trusted().is_some() {
+        if self.rooms.lease.deadlines().trusted().is_some() {
             self.tenure(now).distrust();
         }
-    }
-
-    /// Handles a lease that is gone or abandoned, and the loss of its keys.
-    pub fn lose_lease(&mut self, now: Time, reason: LostReason) {
-        self.tenure(now).lose_lease(reason);
-        self.close_if_done(now);
     }
 
     /// Records that etcd created the watch: every change after the header's revision follows.
@@ -282,16 +270,13 @@ impl Core {
         self.rooms.watches.progress(header, &mut self.rooms.out);
     }
 
-    /// Handles a broken stream.
-    pub fn watch_lost(&mut self, now: Time, why: String) {
+    /// Opens the stream again, because it broke for the given reason, or without one because the session moved to another
+    /// endpoint on purpose.
+    pub fn watch_lost(&mut self, now: Time, why: Option<String>) {
         self.expire(now);
-        self.rooms.out.note(Note::WatchLost { why });
-        self.hall(now).restart_watches(false);
-    }
-
-    /// Opens the stream again, because the session moved to another endpoint on purpose.
-    pub fn watch_moved(&mut self, now: Time) {
-        self.expire(now);
+        if let Some(why) = why {
+            self.rooms.out.note(Note::WatchLost { why });
+        }
         self.hall(now).restart_watches(false);
     }
 

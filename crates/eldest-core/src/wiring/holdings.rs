@@ -61,7 +61,7 @@ impl Holdings<'_> {
         if self.rooms.challenges.config().is_some() {
             self.rooms.out.set_timer(now, Timer::Elders(self.slot));
         }
-        if self.rooms.lease.leads_until().is_none() {
+        if self.rooms.lease.deadlines().leads_until().is_none() {
             return;
         }
         let Some(wants) = self.seat(self.slot).and_then(|seat| seat.wants()) else {
@@ -143,13 +143,6 @@ impl Holdings<'_> {
 
     /// Lets the member return once the work has ended for which it stepped aside.
     fn come_back(&mut self) {
-        if !self
-            .slots
-            .candidate(self.slot)
-            .is_some_and(Candidacy::is_held_back)
-        {
-            return;
-        }
         let held = self.membership().map(|member| member.holds());
         let held = held.unwrap_or_default();
         if held.into_iter().any(|p| self.is_overdue(p)) {

@@ -37,8 +37,8 @@ impl Tenure<'_> {
     /// Grants, opens or renews, as is due.
     pub(super) fn keep_lease(&mut self) {
         let (closing, slots, always) = (self.rooms.closing, &self.slots, self.is_kept);
-        let uses_view = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.uses_view());
-        let wanted = || !closing && (always || slots.values().any(uses_view));
+        let stays = |slot: &Slot| matches!(slot, Slot::Candidate(c) if c.leaving().is_none());
+        let wanted = || !closing && (always || slots.values().any(stays));
         if let Some(request) = self.rooms.lease.keep(self.now, wanted, &mut self.rooms.out) {
             self.verify(request);
         }
@@ -74,7 +74,7 @@ impl Tenure<'_> {
     /// Reviews every candidate if the lease has become trusted: they may join and lead again.
     fn review_candidates(&mut self, trusted_before: Option<Time>) {
         self.hall().put_anchor();
-        if trusted_before.is_none() && self.rooms.lease.trusted().is_some() {
+        if trusted_before.is_none() && self.rooms.lease.deadlines().trusted().is_some() {
             for slot in self.slots.ids() {
                 self.hall().review_candidate(slot);
             }
@@ -111,7 +111,7 @@ impl Tenure<'_> {
     /// Lets a linearizable answer verify the last acknowledgement.
     pub(super) fn confirm(&mut self, begun: RequestId, header: Header) {
         let (lease, out) = (&mut self.rooms.lease, &mut self.rooms.out);
-        let trusted_before = lease.trusted();
+        let trusted_before = lease.deadlines().trusted();
         if lease.confirm(self.now, begun, header, out) {
             self.review_candidates(trusted_before);
             self.rooms.lease.count_renewal(&mut self.rooms.out);

@@ -20,7 +20,7 @@ use crate::world::settings::Settings;
 use crate::world::store::Key;
 use crate::world::{Fate, Forbidden, Rule, World};
 use eldest_core::BATCH;
-use eldest_core::action::{Ask, Note, SlotId, Status};
+use eldest_core::action::{Ask, Class, Note, SlotId, Status};
 use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::time::Time;
@@ -135,6 +135,16 @@ impl World {
             what,
             fate,
             times,
+        });
+    }
+
+    /// Makes one endpoint deny the node's lease, which lives on: the session considers it lost.
+    pub(crate) fn lose_lease(&mut self, node: usize) {
+        let before = self.nodes[node].leases.len();
+        self.next(node, asks::joins, Fate::Refused(Class::LeaseGone));
+        self.join(node, b"f/", WatchScope::Auto, false);
+        self.until("another lease", Duration::from_secs(1), |w| {
+            w.nodes[node].leases.len() > before
         });
     }
 

@@ -368,7 +368,7 @@ impl World {
                     Message::Progress { header } => m.watch_progress(header),
                     Message::Refused { id } => m.watch_refused(now, id, store::denied()),
                     Message::Canceled { id } => m.watch_canceled(now, id, "model".to_owned()),
-                    Message::Broken => m.watch_lost(now, "model".to_owned()),
+                    Message::Broken => m.watch_lost(now, Some("model".to_owned())),
                 });
             }
             Event::Joined { .. } | Event::Effect(_) => {}

@@ -6,7 +6,7 @@ use crate::world::World;
 use crate::world::cluster::GROUP as G;
 use crate::world::store::Key;
 use eldest_core::action::Status;
-use eldest_core::reason::{EndReason, LostReason};
+use eldest_core::reason::EndReason;
 
 fn joined(nodes: usize) -> World {
     let mut w = World::new(nodes, 1);
@@ -75,7 +75,7 @@ fn a_member_whose_lease_was_lost_joins_again_under_the_new_one() {
         has_key(w, 0) && w.nodes[0].lease() != Some(lease)
     });
     let lease = w.nodes[0].lease();
-    w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
+    w.lose_lease(0);
     w.until("and again", TTL, |w| {
         has_key(w, 0) && w.nodes[0].lease() != lease
     });

@@ -31,7 +31,7 @@ fn resigning_leader_deletes_a_key_overwritten_unseen() {
 
 /// Checks that a session that has lost its lease closes, and that its overwritten key does not stay.
 fn check_key_goes_before_closing(w: &mut World) {
-    w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
+    w.lose_lease(0);
     w.close(0);
     w.until("closed", TTL * 2, |w| w.nodes[0].closed());
     assert!(

@@ -6,22 +6,12 @@ use crate::tests::{E, GRACE, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::Class;
-use eldest_core::candidate::WatchScope;
-
-/// Makes one endpoint deny the node's lease, which lives on: the session considers it lost.
-fn lose_lease(w: &mut World, node: usize) {
-    w.next(node, joins, Fate::Refused(Class::LeaseGone));
-    w.join(node, b"f/", WatchScope::Auto, false);
-    w.until("another lease", secs(1), |w| {
-        w.nodes[node].leases.len() == 2
-    });
-}
 
 #[test]
 fn lost_lease_is_not_revoked_while_its_work_winds_up() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::After(GRACE.saturating_sub(ms(50)));
-    lose_lease(&mut w, 0);
+    w.lose_lease(0);
     assert!(!w.leads(0), "its term is over, its work is not");
     w.until("its work has ended", GRACE, |w| {
         assert_eq!(w.count(0, revokes), 0);
@@ -56,7 +46,7 @@ fn a_lease_that_is_gone_need_not_be_revoked_again() {
 fn a_lease_that_must_have_expired_is_not_revoked_any_more() {
     let mut w = World::seated(1);
     w.the_next(usize::MAX, 0, revokes, Fate::RequestLost);
-    lose_lease(&mut w, 0);
+    w.lose_lease(0);
     w.run(TTL * 2);
     let tried = w.count(0, revokes);
     assert!(tried > 1, "for as long as it may live");

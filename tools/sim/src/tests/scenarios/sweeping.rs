@@ -9,7 +9,6 @@ use crate::world::{Fate, World};
 use eldest_core::action::Class;
 use eldest_core::candidate::WatchScope;
 use eldest_core::candidate::key_of;
-use eldest_core::reason::LostReason;
 
 /// An election that the session leads or has left; another one keeps the lease alive.
 const OTHER: &[u8] = b"f/";
@@ -136,7 +135,7 @@ fn search_under_a_former_lease_does_not_end_the_present_one() {
         w.until("searched", ms(50), |w| w.count(0, finds) == searches);
         w.run(ms(10));
         if searches == 1 {
-            w.give(0, |m, now| m.lose_lease(now, LostReason::LeaseLost));
+            w.lose_lease(0);
         }
     }
     let left = |w: &World| {

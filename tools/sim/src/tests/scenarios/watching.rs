@@ -161,7 +161,7 @@ fn new_stream_is_asked_at_once_for_what_the_broken_one_refused() {
         w.nodes[1].noted(refused) > before
     });
     w.forbidden.clear();
-    w.give(1, |m, now| m.watch_lost(now, "broken".to_owned()));
+    w.give(1, |m, now| m.watch_lost(now, Some("broken".to_owned())));
     w.drop_leadership(0, E);
     w.until("it leads", ms(200), |w| w.leads(1));
 }
