@@ -51,18 +51,22 @@ impl Seat<'_> {
     /// while a gap is being closed. Returns the fate of each partition whose key is lost.
     pub(crate) fn changed(&mut self, changes: Vec<Change>) -> Vec<(SlotId, Fate)> {
         let me = &mut *self.me;
-        let fate = me.own().and_then(|own| {
-            let mut fates = changes.iter().map(|change| own.fate(change));
-            fates.find(|fate| *fate != Fate::Ours)
+        let own = me.phase.own();
+        let (mut fate, mut partitions) = (Fate::Ours, Vec::new());
+        let mut judged = changes.into_iter().inspect(|change| {
+            if fate == Fate::Ours
+                && let Some(own) = own
+            {
+                fate = own.fate(change);
+            }
+            if let Role::Member(member) = &mut me.role {
+                partitions.extend(member.judge(&me.prefix, change));
+            }
         });
-        let partitions = match &mut me.role {
-            Role::Member(member) => member.judge(&me.prefix, &changes),
-            _ => Vec::new(),
-        };
-        me.view.changes(changes);
-        if let Some(fate) = fate {
-            self.key_lost(fate);
-        }
+        me.view.changes(&mut judged);
+        // A view with a gap may leave events, which are judged nevertheless.
+        judged.for_each(drop);
+        self.key_lost(fate);
         partitions
     }
 

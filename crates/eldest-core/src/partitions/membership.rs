@@ -428,18 +428,15 @@ impl Membership {
         }
     }
 
-    /// Returns the fate of each key of ours that events show as lost, even if the view is not ready for them.
-    pub fn judge(&mut self, prefix: &[u8], changes: &[Change]) -> Vec<(SlotId, Fate)> {
-        let mut lost = Vec::new();
-        for change in changes {
-            if let Some(KeyKind::Partition(partition)) = kind_of(prefix, change.key()) {
-                self.refused.remove(&partition);
-                let hold = self.held.get(&partition);
-                let fate = hold.map(|hold| (hold.slot, hold.own.fate(change)));
-                lost.extend(fate.filter(|(_, fate)| *fate != Fate::Ours));
-            }
-        }
-        lost
+    /// Returns the slot and the fate of a key of ours that an event shows as lost, even if the view is not ready for it.
+    pub fn judge(&mut self, prefix: &[u8], change: &Change) -> Option<(SlotId, Fate)> {
+        let Some(KeyKind::Partition(partition)) = kind_of(prefix, change.key()) else {
+            return None;
+        };
+        self.refused.remove(&partition);
+        let hold = self.held.get(&partition)?;
+        let fate = hold.own.fate(change);
+        (fate != Fate::Ours).then_some((hold.slot, fate))
     }
 
     /// Returns the member's next actions, by the state that `roster` shows. `own` is our member key, `read` reads the

@@ -22,17 +22,15 @@ impl Neighbour {
         (self.create_revision, Arc::clone(&self.key))
     }
 
-    /// Returns the revision at which the key was deleted, if events after `known_at` show that.
-    fn is_gone(&self, changes: &[Change], known_at: i64) -> Option<i64> {
-        let gone = changes.iter().find(|change| {
-            change.key() == &*self.key
-                && change.revision() > known_at
-                && match change {
-                    Change::Delete { .. } => true,
-                    Change::Put(entry) => entry.create_revision != self.create_revision,
-                }
-        });
-        gone.map(Change::revision)
+    /// Returns the revision at which the key was deleted, if an event after `known_at` shows that.
+    fn gone_at(&self, change: &Change, known_at: i64) -> Option<i64> {
+        let is_gone = change.key() == &*self.key
+            && change.revision() > known_at
+            && match change {
+                Change::Delete { .. } => true,
+                Change::Put(entry) => entry.create_revision != self.create_revision,
+            };
+        is_gone.then(|| change.revision())
     }
 }
 
@@ -223,10 +221,15 @@ impl PredecessorView {
     }
 
     /// Applies events to the neighbours; [`Own::fate`] judges events on our own key.
-    pub fn changes(&mut self, changes: &[Change]) {
-        let known_at = self.known_at;
-        let gone = |neighbour: &Neighbour| neighbour.is_gone(changes, known_at);
-        if let Some(at) = self.second_predecessor.as_ref().and_then(gone)
+    pub fn changes(&mut self, changes: impl IntoIterator<Item = Change>) {
+        let (mut gone_at, mut second_gone_at) = (None, None);
+        for change in changes {
+            let gone = |neighbour: &Neighbour| neighbour.gone_at(&change, self.known_at);
+            gone_at = gone_at.or_else(|| self.predecessor.as_ref().and_then(gone));
+            second_gone_at =
+                second_gone_at.or_else(|| self.second_predecessor.as_ref().and_then(gone));
+        }
+        if let Some(at) = second_gone_at
             && let Some(second_predecessor) = self.second_predecessor.take()
         {
             self.older.remove(&second_predecessor.age());
@@ -235,7 +238,7 @@ impl PredecessorView {
             // Older keys may have been deleted unseen.
             self.early = self.older.len() > 1;
         }
-        if let Some(at) = self.predecessor.as_ref().and_then(gone)
+        if let Some(at) = gone_at
             && let Some(predecessor) = self.predecessor.take()
         {
             self.older.remove(&predecessor.age());
@@ -345,7 +348,7 @@ mod tests {
     #[test]
     fn predecessor_leaving_does_not_show_that_we_are_first() {
         let mut view = following();
-        view.changes(&[delete("e/b", 11)]);
+        view.changes([delete("e/b", 11)]);
         assert_eq!(view.place(), Place::Unknown);
         assert!(view.wants_read());
         view.snapshot(11, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
@@ -356,7 +359,7 @@ mod tests {
     #[test]
     fn predecessor_whose_key_is_another_one_is_gone() {
         let mut view = following();
-        view.changes(&[Change::Put(entry("e/b", 12, 8))]);
+        view.changes([Change::Put(entry("e/b", 12, 8))]);
         assert_eq!(view.place(), Place::Unknown);
         assert!(view.wants_read());
     }
@@ -376,7 +379,7 @@ mod tests {
             view.watched(&key, Watcher::new(id));
             view.created(id, 10);
         }
-        view.changes(&[delete("e/b", 12)]);
+        view.changes([delete("e/b", 12)]);
         assert_eq!(view.place(), Place::Behind(2), "what was known still holds");
         assert!(view.wants_read());
         view.snapshot(11, &queue(), &own(10));
@@ -384,7 +387,7 @@ mod tests {
         view.snapshot(12, &[c, me], &own(10));
         assert!(!view.wants_read());
         assert_eq!(view.discarded, [3]);
-        view.changes(&[delete("e/c", 13)]);
+        view.changes([delete("e/c", 13)]);
         assert_eq!(view.place(), Place::First, "without another read");
     }
 
@@ -397,7 +400,7 @@ mod tests {
             view.watched(&second_predecessor[0], Watcher::new(3));
             view.created(3, created);
             assert_eq!(view.place(), Place::Behind(2), "nothing depends on it yet");
-            view.changes(&[delete("e/b", 11)]);
+            view.changes([delete("e/b", 11)]);
             view.snapshot(11, &[entry("e/a", 3, 9), entry("e/me", 10, 1)], &own(10));
             assert!(view.unwatched_keys(None).is_empty(), "its watch is kept");
             assert_eq!(view.place() == Place::Unknown, gap, "created at {created}");
@@ -412,7 +415,7 @@ mod tests {
         view.predecessor.as_mut().unwrap().watcher = Some(Watcher::new(2));
         view.created(1, 10);
         view.created(2, 9);
-        view.changes(&[delete("e/a", 11)]);
+        view.changes([delete("e/a", 11)]);
         assert!(!view.wants_read());
         assert_eq!(view.place(), Place::First);
     }

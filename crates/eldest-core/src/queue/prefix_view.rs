@@ -162,7 +162,11 @@ impl PrefixView {
     }
 
     /// Applies events of the watch, in order. Calls `at` with the roster after each revision.
-    pub fn changes(&mut self, changes: Vec<Change>, mut at: impl FnMut(&Roster)) {
+    pub fn changes(
+        &mut self,
+        changes: impl IntoIterator<Item = Change>,
+        mut at: impl FnMut(&Roster),
+    ) {
         if self.synced {
             self.apply(changes, &mut at);
         } else if self.list.is_some() || self.joining.is_some() {
@@ -170,7 +174,7 @@ impl PrefixView {
         }
     }
 
-    fn apply(&mut self, changes: Vec<Change>, at: &mut impl FnMut(&Roster)) {
+    fn apply(&mut self, changes: impl IntoIterator<Item = Change>, at: &mut impl FnMut(&Roster)) {
         let mut open: Option<(i64, bool)> = None;
         for change in changes {
             let revision = change.revision();

@@ -126,10 +126,10 @@ impl View {
     }
 
     /// Applies the events of a watch, in order.
-    pub fn changes(&mut self, changes: Vec<Change>) {
+    pub fn changes(&mut self, changes: impl IntoIterator<Item = Change>) {
         match self {
             View::Prefix(view) => view.changes(changes, |_| {}),
-            View::Predecessor(view) => view.changes(&changes),
+            View::Predecessor(view) => view.changes(changes),
         }
     }
 

@@ -229,10 +229,10 @@ fn partition_taken_by_others_is_retried_only_once_the_view_shows_it() {
     assert_eq!(take(&member, 20), [0, 1]);
     member.judge(
         PREFIX,
-        &[Change::Delete {
+        &Change::Delete {
             key: partition_key(PREFIX, 0),
             revision: 15,
-        }],
+        },
     );
     assert_eq!(take(&member, 15), [0, 1]);
     member.refuse(1, 20, 20);
