@@ -1,7 +1,8 @@
 //! Models the store of etcd 3.7 as a state machine: keys with their history, leases, transactions and compaction.
 //!
-//! [`Store`] takes requests as plain data, applies them at once and returns their answers. It reads no clock, sends
-//! nothing and never waits. Its callers decide when a request arrives, which member answers, and when a lease expires.
+//! [`Store`] takes requests as plain data, applies them at once and returns their answers. It counts down its leases by the
+//! times that its callers pass. It reads no clock, sends nothing and never waits. Its callers decide when a request arrives,
+//! which member answers, and when a lease that has expired is revoked.
 //!
 //! This crate is a part of the library `eldest` and follows its version; nothing here is covered by semver.
 

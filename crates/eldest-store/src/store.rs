@@ -25,8 +25,6 @@ pub struct Store {
     keys: BTreeMap<Bytes, Vec<Version>>,
     log: BTreeMap<i64, Arc<[Event]>>,
     leases: BTreeMap<i64, Lease>,
-    /// The leases that were granted or have ended since the last call of `take_moved`.
-    moved: Vec<i64>,
 }
 
 /// A lease that was granted.
@@ -34,8 +32,23 @@ pub struct Store {
 pub struct Lease {
     /// The TTL, which each renewal restores.
     pub ttl: Duration,
+    /// The time at which the lease expires, by the clock of the store's caller.
+    pub expires: Duration,
     /// The keys of the lease.
     pub keys: BTreeSet<Bytes>,
+}
+
+impl Lease {
+    /// Starts the countdown again, and returns the TTL.
+    pub fn renew(&mut self, now: Duration) -> Duration {
+        self.expires = now + self.ttl;
+        self.ttl
+    }
+
+    /// Returns true if the countdown has ended.
+    pub fn is_expired(&self, now: Duration) -> bool {
+        self.expires <= now
+    }
 }
 
 impl Default for Store {
@@ -46,7 +59,6 @@ impl Default for Store {
             keys: BTreeMap::new(),
             log: BTreeMap::new(),
             leases: BTreeMap::new(),
-            moved: Vec::new(),
         }
     }
 }
@@ -67,9 +79,11 @@ impl Store {
         &self.leases
     }
 
-    /// Takes the leases that were granted or have ended since the last call.
-    pub fn take_moved(&mut self) -> Vec<i64> {
-        std::mem::take(&mut self.moved)
+    /// Returns the leases whose countdown has ended. Only a revocation ends them.
+    pub fn expired(&self, now: Duration) -> impl Iterator<Item = i64> {
+        let expired = self.leases.iter();
+        let expired = expired.filter(move |(_, lease)| lease.is_expired(now));
+        expired.map(|(id, _)| *id)
     }
 
     /// Returns the changes after `after` up to `until`, by revision, the latest last.
@@ -192,19 +206,34 @@ impl Store {
         self.revision += by;
     }
 
-    /// Grants a lease.
+    /// Grants a lease, and starts its countdown.
     ///
     /// # Errors
     ///
     /// The id is in use.
-    pub fn grant(&mut self, id: i64, ttl: Duration) -> Result<(), Refusal> {
+    pub fn grant(&mut self, now: Duration, id: i64, ttl: Duration) -> Result<(), Refusal> {
         if self.leases.contains_key(&id) {
             return Err(Refusal::LeaseExists);
         }
-        let keys = BTreeSet::new();
-        self.leases.insert(id, Lease { ttl, keys });
-        self.moved.push(id);
+        let lease = Lease {
+            ttl,
+            expires: now + ttl,
+            keys: BTreeSet::new(),
+        };
+        self.leases.insert(id, lease);
         Ok(())
+    }
+
+    /// Starts the countdown of a lease again. Returns its TTL, or `None` if there is no such lease.
+    pub fn renew(&mut self, now: Duration, id: i64) -> Option<Duration> {
+        self.leases.get_mut(&id).map(|lease| lease.renew(now))
+    }
+
+    /// Starts the countdown of every lease again, `longer` than its TTL, as a new leader of etcd does.
+    pub fn renew_all(&mut self, now: Duration, longer: Duration) {
+        for lease in self.leases.values_mut() {
+            lease.renew(now + longer);
+        }
     }
 
     /// Ends a lease, and deletes its keys in one revision.
@@ -214,7 +243,6 @@ impl Store {
     /// There is no such lease.
     pub fn revoke(&mut self, id: i64) -> Result<(), Refusal> {
         let lease = self.leases.remove(&id).ok_or(Refusal::LeaseNotFound)?;
-        self.moved.push(id);
         let mut writer = Writer::new(self);
         for key in lease.keys {
             writer.remove(&Keys::One(key));

@@ -50,7 +50,7 @@ impl World {
     /// A stranger has bound a key to the lease of a living process, which etcd allows while the lease has no keys, and some
     /// releases always. It has registered the lease with its guard, and dies.
     fn die_as_stranger(&mut self, lease: Option<i64>, wait: Duration) {
-        let known = |id: &i64| self.store.leases.contains_key(id);
+        let known = |id: &i64| self.store.leases().contains_key(id);
         let Some(id) = lease.filter(known) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest_core::action::Class;
+use eldest_core::action::{Ask, Class};
 use eldest_core::candidate::WatchScope;
 use eldest_core::time::Time;
 
@@ -90,10 +90,11 @@ fn end_of_a_lease_takes_no_longer_than_the_fault() {
 #[test]
 fn lease_that_is_due_expires_when_the_end_of_another_is_over() {
     let (mut w, _) = ends_slowly(secs(1));
-    let (busy_until, lease) = (w.store.limits.busy_until(), w.nodes[1].lease().unwrap());
-    w.kill(1);
-    w.store.leases.get_mut(&lease).unwrap().ttl = ms(100);
-    w.store.renew(w.now, lease);
-    w.until("expired", secs(1), |w| !w.store.leases.contains_key(&lease));
+    let (busy_until, lease) = (w.store.limits.busy_until(), 1);
+    w.store
+        .perform(w.now, &Ask::Grant { ttl: ms(100) }, Some(lease));
+    w.until("expired", secs(1), |w| {
+        !w.store.leases().contains_key(&lease)
+    });
     assert_eq!(w.now, busy_until);
 }

@@ -303,7 +303,7 @@ impl World {
     pub(crate) fn recreate(&mut self, key: &Key, lease: i64) {
         self.touch(key);
         self.store.delete(key);
-        let lease = if self.store.leases.contains_key(&lease) {
+        let lease = if self.store.leases().contains_key(&lease) {
             lease
         } else {
             0

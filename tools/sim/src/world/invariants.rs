@@ -273,7 +273,11 @@ impl World {
         let held = self.nodes.iter().filter_map(Node::lease);
         let others = marks.iter().chain(&records).map(|entry| entry.lease);
         let held: Vec<_> = held.chain(others).collect();
-        let left = self.store.leases.keys().find(|lease| !held.contains(lease));
+        let left = self
+            .store
+            .leases()
+            .keys()
+            .find(|lease| !held.contains(lease));
         if let Some(lease) = left {
             return Err((Invariant::Leaks, format!("a lease is left: {lease:x}")));
         }

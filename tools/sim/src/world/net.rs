@@ -203,7 +203,7 @@ impl World {
     fn draw_lease(&mut self, node: usize) -> i64 {
         self.nodes[node].draw_lease();
         if self.nodes[node].link.same_ids
-            && let Some(taken) = self.store.leases.keys().next()
+            && let Some(taken) = self.store.leases().keys().next()
         {
             self.nodes[node].drawn.1 = *taken;
         }

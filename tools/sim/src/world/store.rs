@@ -1,4 +1,4 @@
-//! Models etcd in virtual time: the store of `eldest-store`, the countdown of its leases, and changes of leader.
+//! Models etcd in virtual time: the store of `eldest-store`, the ends of its leases, and changes of leader.
 
 pub(crate) mod limits;
 mod requests;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use eldest_core::action::{Answer, Class, RequestError};
 use eldest_core::kv::{Change, Entry, Header, Reach};
 use eldest_core::time::Time;
-use eldest_store::{Event, KeyValue, Keys, Op, Refusal, Txn};
+use eldest_store::{Event, KeyValue, Keys, Lease, Op, Refusal, Txn};
 use limits::Limits;
 
 pub(crate) type Key = Arc<[u8]>;
@@ -19,18 +19,10 @@ pub(crate) type Key = Arc<[u8]>;
 pub(crate) const ELECTION: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    pub(crate) ttl: Duration,
-    pub(crate) expires: Time,
-}
-
-#[derive(Debug, Clone)]
 pub(crate) struct Store {
     pub(crate) cluster: u64,
     pub(crate) term: u64,
     state: eldest_store::Store,
-    /// The countdown of each lease.
-    pub(crate) leases: BTreeMap<i64, Lease>,
     /// The time before which no lease expires.
     none_before: Time,
     /// The revision up to which watchers have received all changes.
@@ -100,6 +92,11 @@ fn change(event: &Event) -> Change {
     }
 }
 
+/// Returns the time as the store counts it.
+fn counted(now: Time) -> Duration {
+    now.since(Time::ZERO)
+}
+
 fn one(key: &Key) -> Keys {
     Keys::One(Arc::clone(key))
 }
@@ -114,7 +111,6 @@ impl Store {
             kept: 0,
             restored: state.revision(),
             state,
-            leases: BTreeMap::new(),
             none_before: Time::ZERO,
             headless: None,
             limits: Limits::default(),
@@ -279,14 +275,16 @@ impl Store {
     /// Revokes the lease; returns true if there was such a lease.
     pub(crate) fn revoke(&mut self, now: Time, lease: i64) -> bool {
         self.limits.end_lease(now, self.keys_of(lease).len());
-        let known = self.state.revoke(lease).is_ok();
-        self.leases.remove(&lease);
-        self.state.take_moved();
-        known
+        self.state.revoke(lease).is_ok()
+    }
+
+    /// Returns the leases by their ids.
+    pub(crate) fn leases(&self) -> &BTreeMap<i64, Lease> {
+        self.state.leases()
     }
 
     pub(crate) fn keys_of(&self, lease: i64) -> Vec<Key> {
-        let lease = self.state.leases().get(&lease);
+        let lease = self.leases().get(&lease);
         lease.map_or_else(Vec::new, |lease| lease.keys.iter().cloned().collect())
     }
 
@@ -295,7 +293,8 @@ impl Store {
         if self.headless.is_some() || self.none_before > until {
             return None;
         }
-        let next = self.leases.values().map(|l| l.expires).min();
+        let ends = self.leases().values();
+        let next = ends.map(|lease| Time::ZERO.after(lease.expires)).min();
         self.none_before = next.unwrap_or(Time::MAX);
         let next = next.map(|next| next.max(self.limits.busy_until()));
         next.filter(|next| *next <= until)
@@ -308,46 +307,40 @@ impl Store {
     }
 
     pub(crate) fn due(&self, now: Time) -> Vec<i64> {
-        let due = self.leases.iter().filter(|(_, l)| l.expires <= now);
-        due.map(|(id, _)| *id).collect()
+        self.state.expired(counted(now)).collect()
     }
 
     /// Makes another member the leader; every lease starts again.
     pub(crate) fn change_leader(&mut self, now: Time) {
         self.term += 1;
         self.none_before = Time::ZERO;
-        for lease in self.leases.values_mut() {
-            lease.expires = now.after(lease.ttl + ELECTION);
-        }
+        self.state.renew_all(counted(now), ELECTION);
     }
 
     pub(crate) fn renew(&mut self, now: Time, lease: i64) -> Option<Duration> {
-        let lease = self.leases.get_mut(&lease)?;
-        lease.expires = now.after(lease.ttl);
+        let ttl = self.state.renew(counted(now), lease)?;
         // The time is earlier than before if etcd's leader has just changed.
-        self.none_before = self.none_before.min(lease.expires);
-        Some(lease.ttl)
+        self.none_before = self.none_before.min(now.after(ttl));
+        Some(ttl)
     }
 
     fn grant(&mut self, now: Time, lease: i64, ttl: Duration) -> Answer {
         if self.full {
             return refused(Refusal::NoSpace);
         }
-        if let Err(refusal) = self.state.grant(lease, ttl) {
+        if let Err(refusal) = self.state.grant(counted(now), lease, ttl) {
             return refused(refusal);
         }
-        self.state.take_moved();
-        let expires = now.after(ttl);
-        self.leases.insert(lease, Lease { ttl, expires });
-        self.none_before = self.none_before.min(expires);
+        self.none_before = self.none_before.min(now.after(ttl));
         let header = self.header();
         Answer::Granted { lease, ttl, header }
     }
 
     /// Returns how much of a lease is left, in whole seconds.
     fn time_left(&self, now: Time, lease: i64) -> Answer {
-        let lease = self.leases.get(&lease);
-        let left = lease.map_or(0, |lease| lease.expires.since(now).as_secs());
+        let lease = self.leases().get(&lease);
+        let left = lease.map_or(Duration::ZERO, |lease| lease.expires);
+        let left = left.saturating_sub(counted(now)).as_secs();
         Answer::TimeLeft {
             granted: lease.map_or(Duration::ZERO, |lease| lease.ttl),
             left: Duration::from_secs(left),

@@ -83,13 +83,13 @@ impl World {
         if n.paused || n.closed() {
             return;
         }
-        let known = self.store.leases.keys().copied();
+        let known = self.store.leases().keys().copied();
         let known = known.chain(n.doubts.suspected.iter().copied());
         let others: BTreeSet<_> = known.filter(|lease| n.lease() != Some(*lease)).collect();
         for lease in others {
             let falsely = self.nodes[node].doubts.falsely.get(&lease);
             let is_doubted = falsely.is_some_and(|until| self.now < *until);
-            let is_known = self.store.leases.contains_key(&lease);
+            let is_known = self.store.leases().contains_key(&lease);
             let suspects = is_known && (is_doubted || self.is_silent(lease, node));
             let doubts = &mut self.nodes[node].doubts;
             if suspects && doubts.suspected.insert(lease) {

@@ -15,7 +15,7 @@ fn stopped_leader_is_replaced_after_its_last_clean_read() {
     assert!(w.now.since(begun) >= wait());
     assert_eq!(w.happened.challenged.condemned, 1);
     w.run(ms(10));
-    assert!(!w.store.leases.contains_key(&lease.unwrap()), "revoked");
+    assert!(!w.store.leases().contains_key(&lease.unwrap()), "revoked");
 
     w.until("it goes on", secs(4), |w| !w.nodes[0].paused);
     w.run(TTL);

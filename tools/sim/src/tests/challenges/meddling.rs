@@ -89,7 +89,7 @@ fn session_whose_renewals_are_refused_too_takes_another_lease() {
     let lease = w.nodes[0].lease().unwrap();
     w.relink(0, |l| (l.sessions_denied, l.renewals_denied) = (true, true));
     w.run(TTL * 2);
-    assert!(w.leads(1) && !w.store.leases.contains_key(&lease));
+    assert!(w.leads(1) && !w.store.leases().contains_key(&lease));
     w.relink(0, |l| {
         (l.sessions_denied, l.renewals_denied) = (false, false);
     });

@@ -88,7 +88,7 @@ impl World {
             .iter()
             .filter_map(crate::world::node::Node::lease)
             .collect();
-        for lease in self.store.leases.keys() {
+        for lease in self.store.leases().keys() {
             assert!(held.contains(lease), "a lease is left: {lease:x}");
         }
     }

@@ -20,7 +20,7 @@ fn a_lease_lost_while_closing_does_not_reopen_the_session() {
     w.close(0);
     w.until("closed", secs(1), |w| w.nodes[0].closed());
     assert_eq!(w.count(0, revokes), 1);
-    assert!(w.store.leases.is_empty(), "revoked first, closed then");
+    assert!(w.store.leases().is_empty(), "revoked first, closed then");
 }
 
 fn ended(w: &World, node: usize) -> Option<EndReason> {
@@ -133,7 +133,7 @@ fn a_session_closed_while_its_grant_is_under_way_leaves_no_lease() {
         w.run(ms(20));
         w.close(0);
         w.until("closed", secs(1), |w| w.nodes[0].closed());
-        w.until("no lease", within, |w| w.store.leases.is_empty());
+        w.until("no lease", within, |w| w.store.leases().is_empty());
     }
 }
 
@@ -153,7 +153,7 @@ fn a_candidacy_in_a_closing_session_ends_at_once() {
         w.nodes[0].session_states.last(),
         Some(&SessionState::Closed)
     );
-    assert!(w.store.leases.is_empty() && w.store.entries().next().is_none());
+    assert!(w.store.leases().is_empty() && w.store.entries().next().is_none());
 }
 
 #[test]

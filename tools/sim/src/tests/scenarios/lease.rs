@@ -202,9 +202,9 @@ fn lost_grant_expires_and_another_lease_is_requested_at_once() {
     w.next(0, grants, Fate::AnswerLost);
     w.campaign(0);
     w.until("it leads", secs(1), |w| w.leads(0));
-    assert_eq!(w.store.leases.len(), 2);
+    assert_eq!(w.store.leases().len(), 2);
     w.run(TTL);
-    assert_eq!(w.store.leases.len(), 1);
+    assert_eq!(w.store.leases().len(), 1);
     assert_eq!(w.count(0, revokes), 0, "only an answer makes a lease ours");
     w.check_settled();
 }
@@ -286,7 +286,7 @@ fn lease_that_is_always_kept_needs_no_candidate() {
     assert!(w.store.entries().next().is_none());
     w.close(0);
     w.until("closed", TTL, |w| w.nodes[0].closed());
-    assert!(w.store.leases.is_empty());
+    assert!(w.store.leases().is_empty());
     assert_eq!(w.count(0, grants), 2, "none is asked for while closing");
 }
 

@@ -29,7 +29,7 @@ fn a_revocation_that_failed_is_tried_again() {
     w.close(0);
     w.until("closed", secs(1), |w| w.nodes[0].closed());
     assert_eq!(w.count(0, revokes), 2);
-    assert!(w.store.leases.is_empty());
+    assert!(w.store.leases().is_empty());
 }
 
 #[test]

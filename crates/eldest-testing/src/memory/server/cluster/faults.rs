@@ -105,7 +105,6 @@ impl Cluster {
     /// Revokes a lease as an operator would.
     pub fn revoke(&self, lease: i64) {
         self.with(|state| {
-            state.expiry.remove(&lease);
             // A lease that does not exist needs no revoking.
             let _ = state.store.revoke(lease);
             state.committed();

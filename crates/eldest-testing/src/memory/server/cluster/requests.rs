@@ -185,7 +185,7 @@ impl Cluster {
             id => id,
         };
         let granted = Duration::from_secs(ttl.unsigned_abs());
-        self.propose(member, true, |store| store.grant(id, granted))
+        self.propose(member, true, |store| store.grant(self.now(), id, granted))
             .await?;
         Ok((id, ttl))
     }

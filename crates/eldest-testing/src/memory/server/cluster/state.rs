@@ -29,8 +29,6 @@ pub(super) struct State {
     pub(super) leader_well: Duration,
     /// The time at which a majority without a leader elects one.
     pub(super) election_at: Option<Duration>,
-    /// The time at which each lease expires by the leader's countdown.
-    pub(super) expiry: BTreeMap<i64, Duration>,
     pub(super) expiry_at: Duration,
     pub(super) members: Vec<Member>,
     pub(super) cut: BTreeSet<(usize, usize)>,
@@ -75,7 +73,6 @@ pub(super) struct Deposed {
     /// The time at which it learns of its replacement; not before it continues, if it is stopped.
     pub(super) until: Duration,
     pub(super) leases: BTreeMap<i64, Lease>,
-    pub(super) expiry: BTreeMap<i64, Duration>,
 }
 
 /// A member's answer about a lease.
@@ -107,7 +104,6 @@ impl State {
             leader: Some(0),
             leader_well: now,
             election_at: None,
-            expiry: BTreeMap::new(),
             expiry_at: now,
             members: (0..options.members).map(|_| member()).collect(),
             cut: BTreeSet::new(),
@@ -207,7 +203,7 @@ impl State {
         for member in 0..self.members.len() {
             self.follow(member, now, options);
         }
-        self.count_down(now);
+        self.revoke_expired(now);
     }
 
     fn lead(&mut self, now: Duration, options: &ClusterOptions) {
@@ -253,7 +249,6 @@ impl State {
             self.members[old].deposed = Some(Deposed {
                 until: now + within,
                 leases: self.store.leases().clone(),
-                expiry: self.expiry.clone(),
             });
         }
         self.term += 1;
@@ -265,9 +260,7 @@ impl State {
         member.catches_up = None;
         member.deposed = None;
         // Every lease starts again, prolonged by the time that the election may have taken.
-        for (id, lease) in self.store.leases() {
-            self.expiry.insert(*id, now + lease.ttl + timeout);
-        }
+        self.store.renew_all(now, timeout);
     }
 
     fn follow(&mut self, member: usize, now: Duration, options: &ClusterOptions) {
@@ -276,12 +269,8 @@ impl State {
         }
         if let Some(deposed) = &self.members[member].deposed {
             if self.members[member].revokes_on_thaw {
-                let late: Vec<i64> = deposed
-                    .expiry
-                    .iter()
-                    .filter(|(_, at)| **at <= now)
-                    .map(|(id, _)| *id)
-                    .collect();
+                let late = deposed.leases.iter().filter(|(_, l)| l.is_expired(now));
+                let late: Vec<i64> = late.map(|(id, _)| *id).collect();
                 self.members[member].revokes_on_thaw = false;
                 for id in late {
                     self.revoke_early(id);
@@ -328,23 +317,14 @@ impl State {
                     self.removed_early.push((kv.create_revision, self.now));
                 }
             }
-            self.expiry.remove(&id);
             // The lease exists.
             let _ = self.store.revoke(id);
             self.tally.revoked_early += 1;
         }
     }
 
-    /// Starts the countdown of new leases, removes that of ended ones, and lets the leader revoke those that have
-    /// expired.
-    fn count_down(&mut self, now: Duration) {
-        for id in self.store.take_moved() {
-            let Some(lease) = self.store.leases().get(&id) else {
-                self.expiry.remove(&id);
-                continue;
-            };
-            self.expiry.entry(id).or_insert(now + lease.ttl);
-        }
+    /// Lets the leader revoke the leases that have expired.
+    fn revoke_expired(&mut self, now: Duration) {
         if now < self.expiry_at {
             return;
         }
@@ -353,14 +333,11 @@ impl State {
             return;
         }
         self.expiry_at = now + EXPIRY;
-        let expired = self.expiry.iter().filter(|(_, at)| **at <= now);
-        let expired: Vec<i64> = expired.map(|(id, _)| *id).take(REVOKED_AT_ONCE).collect();
+        let expired: Vec<i64> = self.store.expired(now).take(REVOKED_AT_ONCE).collect();
         for id in expired {
-            self.expiry.remove(&id);
-            // The lease may be gone.
-            if self.store.revoke(id).is_ok() {
-                self.tally.expired += 1;
-            }
+            // The lease exists.
+            let _ = self.store.revoke(id);
+            self.tally.expired += 1;
         }
         self.members[leader].applied = self.store.revision();
     }
@@ -380,28 +357,23 @@ impl State {
             .flatten()
             .chain(self.election_at)
             .chain([late])
-            .chain((!self.expiry.is_empty()).then_some(self.expiry_at))
+            .chain((!self.store.leases().is_empty()).then_some(self.expiry_at))
             .filter(|at| *at > self.now)
             .min()
             .unwrap_or(late)
     }
 
     pub(super) fn renew(&mut self, leader: usize, id: i64, now: Duration) -> Option<Duration> {
-        let until = |lease: &Lease| now + lease.ttl;
         if let Some(deposed) = &mut self.members[leader].deposed {
-            let lease = deposed.leases.get(&id)?;
-            deposed.expiry.insert(id, until(lease));
+            let ttl = deposed.leases.get_mut(&id)?.renew(now);
             self.tally.stale_renewals += 1;
-            return Some(lease.ttl);
+            return Some(ttl);
         }
-        let lease = self.store.leases().get(&id)?;
         // An expired lease counts as revoked.
-        let expired = self.expiry.get(&id).is_some_and(|at| *at <= now);
-        if expired {
+        if self.store.leases().get(&id)?.is_expired(now) {
             return None;
         }
-        self.expiry.insert(id, until(lease));
-        Some(lease.ttl)
+        self.store.renew(now, id)
     }
 
     pub(super) fn lease_answer(
@@ -410,12 +382,10 @@ impl State {
         id: i64,
         now: Duration,
     ) -> Option<LeaseAnswer> {
-        let (leases, expiry) = match &self.members[leader].deposed {
-            Some(deposed) => (&deposed.leases, &deposed.expiry),
-            None => (self.store.leases(), &self.expiry),
-        };
+        let deposed = self.members[leader].deposed.as_ref();
+        let leases = deposed.map_or_else(|| self.store.leases(), |deposed| &deposed.leases);
         let lease = leases.get(&id)?;
-        let left = expiry.get(&id)?.checked_sub(now)?;
+        let left = lease.expires.checked_sub(now)?;
         Some(LeaseAnswer {
             left,
             granted: lease.ttl,
