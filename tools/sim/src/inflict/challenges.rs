@@ -64,8 +64,8 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
         Kind::StepTwice => once(w, node, step(dice), Fate::Twice(lasts / 2), lasts),
         Kind::PeersCut => cut_peers(w, fault),
         Kind::NoSpace => {
-            w.store.full = true;
-            w.after(lasts, |w| w.store.full = false);
+            w.store.full += 1;
+            w.after(lasts, |w| w.store.full -= 1);
         }
         Kind::Withdraw => w.withdraw(node),
         Kind::SessionsDenied => deny_sessions(w, fault),

@@ -6,8 +6,11 @@ use eldest_core::action::{Ask, Class};
 use eldest_core::candidate::WatchScope;
 use eldest_core::time::Time;
 
+use crate::inflict::inflict;
+use crate::kind::Kind;
+use crate::plan::Fault;
 use crate::tests::asks::{ms, secs};
-use crate::tests::{E, TTL};
+use crate::tests::{E, TTL, key};
 use crate::world::World;
 use crate::world::store::limits::Size;
 
@@ -56,6 +59,31 @@ fn limit_is_lifted_by_its_own_end_only() {
         w.run(ms(20));
         let ended = w.nodes[0].candidate(F).unwrap().1.ended.is_some();
         assert_eq!(ended, ends, "after {wait:?}");
+    }
+}
+
+#[test]
+fn etcd_has_space_again_when_the_last_such_fault_ends() {
+    let mut w = World::seated(1);
+    for lasts in [ms(200), ms(400), ms(100)] {
+        inflict(&mut w, no_space(lasts));
+    }
+    for (wait, joins) in [(ms(250), false), (ms(200), true)] {
+        w.run(wait);
+        assert_eq!(w.store.put(&key("other"), b"", 0), joins, "after {wait:?}");
+    }
+}
+
+/// Makes etcd have no space for so long.
+fn no_space(lasts: Duration) -> Fault {
+    Fault {
+        at: Duration::ZERO,
+        node: 0,
+        election: 0,
+        lasts,
+        kind: Kind::NoSpace,
+        of: None,
+        dice: 0,
     }
 }
 

@@ -100,7 +100,7 @@ impl World {
             n.valid(&key, self.now).is_some()
         };
         let owned: Vec<u32> = (0..count).filter(owns).collect();
-        if owned.is_empty() || self.store.headless.is_some() || self.store.full {
+        if owned.is_empty() || self.store.headless.is_some() || self.store.full > 0 {
             return None;
         }
         let record = kept_value(n.share.identity, &owned);

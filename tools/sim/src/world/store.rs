@@ -34,8 +34,8 @@ pub(crate) struct Store {
     /// The time since which no majority can be reached: nothing is read linearizably, written or expired.
     pub(crate) headless: Option<Time>,
     pub(crate) limits: Limits,
-    /// True if etcd has no space: nothing is put or granted.
-    pub(crate) full: bool,
+    /// How many faults leave etcd no space: until the last of them ends, nothing is put or granted.
+    pub(crate) full: usize,
 }
 
 /// The number of changes that are kept for watches that begin in the past.
@@ -114,7 +114,7 @@ impl Store {
             none_before: Time::ZERO,
             headless: None,
             limits: Limits::default(),
-            full: false,
+            full: 0,
         }
     }
 
@@ -325,7 +325,7 @@ impl Store {
     }
 
     fn grant(&mut self, now: Time, lease: i64, ttl: Duration) -> Answer {
-        if self.full {
+        if self.full > 0 {
             return refused(Refusal::NoSpace);
         }
         if let Err(refusal) = self.state.grant(counted(now), lease, ttl) {

@@ -67,7 +67,7 @@ fn session_answers_though_etcd_has_no_space() {
     let mut w = seated(2);
     suspect(&mut w, 1, 0);
     w.until("challenged", secs(1), |w| standing(w) == 1);
-    w.store.full = true;
+    w.store.full = 1;
     w.run(LEAD * 3);
     assert!(w.leads(0) && w.elected.len() == 1);
     assert_eq!(standing(&w), 0);

@@ -131,7 +131,7 @@ fn state_that_is_never_saved_keeps_the_key_until_the_cutoff() {
 #[test]
 fn full_etcd_saves_no_state_and_keeps_no_key() {
     let mut w = leaving(2);
-    w.store.full = true;
+    w.store.full = 1;
     w.end(0, E, LostReason::Resigned);
     w.until("the next leads", ms(50), |w| w.leads(1));
     assert_eq!((learnt(&w), state(&w)), ((0, 1, 0), None));

@@ -89,7 +89,7 @@ impl Store {
     }
 
     pub(super) fn commit(&mut self, txn: &Txn) -> Result<TxnDone, Refusal> {
-        if self.full && txn.puts() {
+        if self.full > 0 && txn.puts() {
             return Err(Refusal::NoSpace);
         }
         self.state.txn(txn)
