@@ -249,16 +249,32 @@ fn log_kill(identity: &str, killed: io::Result<bool>) {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Child, Command};
 
     use super::*;
+
+    /// Starts a process that lives until it is killed.
+    fn process() -> (Child, OwnedFd) {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let number = i32::try_from(child.id()).unwrap();
+        (child, pidfd::open(number).unwrap())
+    }
+
+    #[test]
+    fn life_of_a_process_ends_with_the_process() {
+        let (mut child, file) = process();
+        let life = Life::Process(file);
+        assert!(!life.has_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(life.has_ended());
+    }
 
     /// The dead process may have sent the other just before it died.
     #[tokio::test]
     async fn program_is_alone_only_when_every_process_of_its_session_has_ended() {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        let number = i32::try_from(child.id()).unwrap();
-        let first = Pidfd::new(pidfd::open(number).unwrap()).unwrap();
+        let (mut child, file) = process();
+        let first = Pidfd::new(file).unwrap();
         let mut lives = Lives::of(Arc::new(first));
         let other = pidfd::own().unwrap();
         lives.add_process(vec![other], false).unwrap();

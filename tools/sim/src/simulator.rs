@@ -213,23 +213,13 @@ fn run_kept(options: &Options, file: &Path) -> Result<ExitCode, String> {
 
 /// Runs every story with at most so many faults, until one breaks a promise.
 fn run_every(options: &Options, most: usize) -> Result<ExitCode, String> {
-    let (started, before) = (now(), on_cpu());
+    let began = Began::now();
     let searched = exhaust::search(most, options.mutant);
     if let Some((plan, broken)) = searched.broken {
-        let kept = Kept {
-            plan,
-            ..Kept::default()
-        };
-        if options.brief {
-            println!("--every {most}: {broken}");
-            return Ok(ExitCode::FAILURE);
-        }
         let what = format!("--every {most}");
-        return print_shrunk(options, kept, &broken, (&what, &what));
+        return print_broken(options, plan, &broken, (&what, &what));
     }
-    let took = now().duration_since(started);
-    let on_cpu = before.and_then(|before| Some(on_cpu()?.saturating_sub(before)));
-    print!("{}", report::sum(&searched.sum, took, on_cpu));
+    began.print(&searched.sum);
     println!("no invariant was broken");
     Ok(ExitCode::SUCCESS)
 }
@@ -245,14 +235,13 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
     };
     let lines = options.lines.unwrap_or(LINES);
     let limit = options.seconds.map(Duration::from_secs);
-    let started = now();
-    let before = on_cpu();
+    let began = Began::now();
     let mut total = Sum::default();
     let mut traces = DefaultHasher::new();
     let is_traced = alone || options.digest;
     let mut next = first;
     while next < first + most {
-        if limit.is_some_and(|limit| now().duration_since(started) >= limit) {
+        if limit.is_some_and(|limit| now().duration_since(began.at) >= limit) {
             break;
         }
         let seeds = next..(next + AT_ONCE).min(first + most);
@@ -267,16 +256,15 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
             }
             total += outcome.sum.clone();
             if let Some(broken) = &outcome.broken {
-                return print_broken_seed(options, seed, broken);
+                let what = (format!("seed {seed}"), options.again(seed));
+                return print_broken(options, options.plan(seed), broken, (&what.0, &what.1));
             }
             if alone {
                 print!("{}", report::story(&options.plan(seed), &outcome, lines));
             }
         }
     }
-    let took = now().duration_since(started);
-    let on_cpu = before.and_then(|before| Some(on_cpu()?.saturating_sub(before)));
-    print!("{}", report::sum(&total, took, on_cpu));
+    began.print(&total);
     if options.digest {
         println!("digest of the traces: {:016x}", traces.finish());
     }
@@ -296,18 +284,22 @@ const AT_ONCE: u64 = 64;
 /// The number of seeds after which every possible event has happened.
 const ENOUGH: u64 = 1000;
 
-/// Prints which promise a seed broke, briefly if that is wanted.
-fn print_broken_seed(options: &Options, seed: u64, broken: &Broken) -> Result<ExitCode, String> {
+/// Prints which promise a searched plan broke, briefly if that is wanted.
+fn print_broken(
+    options: &Options,
+    plan: Plan,
+    broken: &Broken,
+    (what, again): (&str, &str),
+) -> Result<ExitCode, String> {
     if options.brief {
-        println!("seed {seed}: {broken}");
+        println!("{what}: {broken}");
         return Ok(ExitCode::FAILURE);
     }
     let kept = Kept {
-        plan: options.plan(seed),
+        plan,
         ..Kept::default()
     };
-    let what = (format!("seed {seed}"), options.again(seed));
-    print_shrunk(options, kept, broken, (&what.0, &what.1))
+    print_shrunk(options, kept, broken, (what, again))
 }
 
 /// Prints which promise a plan broke and its shrunk form, and keeps that if it is wanted.
@@ -361,6 +353,30 @@ fn catch(mutant: Mutant, most: u64) -> Option<(u64, Broken)> {
 )]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// The beginning of a search.
+struct Began {
+    at: Instant,
+    on_cpu: Option<Duration>,
+}
+
+impl Began {
+    fn now() -> Self {
+        Self {
+            at: now(),
+            on_cpu: on_cpu(),
+        }
+    }
+
+    /// Prints the events since then, and how fast they came.
+    fn print(&self, sum: &Sum) {
+        let took = now().duration_since(self.at);
+        let on_cpu = self
+            .on_cpu
+            .and_then(|before| Some(on_cpu()?.saturating_sub(before)));
+        print!("{}", report::sum(sum, took, on_cpu));
+    }
 }
 
 /// Returns how long all threads of this process ran on processors, where the system reports it.
