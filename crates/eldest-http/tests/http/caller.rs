@@ -14,6 +14,8 @@ use crate::stage::{Result, SOON};
 /// The answer that the server sent before it closed the connection.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    /// The request, for messages.
+    pub(crate) asked: String,
     pub(crate) status: u16,
     head: String,
     pub(crate) body: String,
@@ -26,6 +28,7 @@ impl Answer {
             .ok_or_else(|| format!("no head: {text:?}"))?;
         let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
         Ok(Self {
+            asked: String::new(),
             status,
             head: head.to_ascii_lowercase(),
             body: body.to_owned(),
@@ -63,6 +66,17 @@ impl Answer {
         );
         body["code"].as_str().expect("a code").to_owned()
     }
+
+    /// Asserts that the request was refused with that status and code.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: u16, code: &str) {
+        assert_eq!(
+            (self.status, &*self.problem()),
+            (status, code),
+            "{}: {self:?}",
+            self.asked
+        );
+    }
 }
 
 /// Sends those bytes and reads to the end. If a reset cuts the answer off, the received part is returned.
@@ -83,7 +97,7 @@ pub(crate) async fn raw(at: SocketAddr, bytes: impl AsRef<[u8]>) -> Result<Strin
 pub(crate) async fn ask(at: SocketAddr, method: &str, path: &str, rest: &str) -> Result<Answer> {
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{rest}\r\n");
-    let answer = Answer::parse(&raw(at, request).await?)?;
+    let answer = exactly(at, &request).await?;
     contract::check(method, path, &answer);
     Ok(answer)
 }
@@ -107,7 +121,9 @@ pub(crate) async fn send(at: SocketAddr, method: &str, path: &str, body: &str) -
 
 /// Sends exactly these bytes and expects an answer.
 pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
-    Answer::parse(&raw(at, request).await?)
+    let asked = request.to_owned();
+    let answer = Answer::parse(&raw(at, request).await?)?;
+    Ok(Answer { asked, ..answer })
 }
 
 /// A stream of server-sent events.

@@ -35,18 +35,14 @@ async fn challenges_are_shown_by_both_sides_until_the_silent_one_is_condemned() 
     let answered = of_a.until("answered", |it| last(it, false, "b", "answered"));
     let state = answered.await?;
     let shown = &state["challenges"][0];
-    assert_eq!(
-        (&shown["over"], shown["since_unix_ms"].is_u64()),
-        (&json!(true), true)
-    );
+    assert_eq!(shown["over"], json!(true));
+    assert!(shown["since_unix_ms"].is_u64());
     let stands = of_b.until("it is suspected", |it| {
         it["challenges"][0]["by_this_node"] == true && it["challenges"][0]["over"] == false
     });
     let shown = &stands.await?["challenges"][0];
-    assert_eq!(
-        (&shown["identity"], &shown["lease_id"]),
-        (&json!("a"), &json!(format!("{lease:x}")))
-    );
+    assert_eq!(shown["identity"], json!("a"));
+    assert_eq!(shown["lease_id"], json!(format!("{lease:x}")));
     internal::suspect(&b.session, lease, false)?;
     of_b.until("it is over", |it| it["challenges"][0]["over"] == true)
         .await?;
@@ -57,7 +53,7 @@ async fn challenges_are_shown_by_both_sides_until_the_silent_one_is_condemned() 
         .await?;
     of_b.until("it is condemned", |it| last(it, true, "a", "condemned"))
         .await?;
-    b.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -65,5 +61,5 @@ async fn session_that_allows_no_challenges_shows_null() -> Result {
     let etcd = MemoryEtcd::start();
     let a = Standing::start(&etcd, "a").await?;
     assert_eq!(get(a.server.at, E).await?.json()["challenges"], Value::Null);
-    a.stop().await
+    Ok(())
 }

@@ -13,6 +13,7 @@ use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use eldest::{Announcement, Election, Leadership, RunHandle, Session, SessionOptions, Term};
 use eldest::{BoxError, CancellationToken};
+use eldest_fixtures::wait;
 use eldest_http::{ForwardToLeader, Limits, serve};
 use eldest_testing::{MemoryEtcd, eventually};
 use http::{HeaderMap, StatusCode, header};
@@ -62,10 +63,7 @@ impl Node {
     }
 
     pub(crate) async fn leads(&self) -> Result {
-        Ok(eventually(SOON, "it leads", async || {
-            self.election.is_leader().then_some(())
-        })
-        .await?)
+        Ok(wait::until(SOON, "it leads", async || self.election.is_leader()).await?)
     }
 }
 
@@ -134,6 +132,11 @@ fn closing(method: &str, path: &str, more: &str) -> String {
     )
 }
 
+/// Returns a request that may change something.
+fn order() -> String {
+    closing("POST", "/who", "Content-Length: 0\r\n")
+}
+
 #[tokio::test]
 async fn leader_answers_requests_to_any_node() -> Result {
     let etcd = MemoryEtcd::start();
@@ -144,8 +147,7 @@ async fn leader_answers_requests_to_any_node() -> Result {
     }
     leader.election.step_down().await?;
     for node in [&other, &leader] {
-        let order = closing("POST", "/who", "Content-Length: 0\r\n");
-        let answer = exactly(node.at, &order).await?;
+        let answer = exactly(node.at, &order()).await?;
         assert_eq!((answer.status, &*answer.body), (200, "second true"));
     }
     Ok(())
@@ -263,8 +265,8 @@ async fn request_without_a_leader_waits_and_is_then_refused() -> Result {
     node.leads().await?;
     node.run.stop();
     node.run.await?;
-    let answer = exactly(node.at, &closing("POST", "/who", "Content-Length: 0\r\n")).await?;
-    assert_eq!((answer.status, &*answer.problem()), (503, "no_leader"));
+    let answer = exactly(node.at, &order()).await?;
+    answer.refused(503, "no_leader");
     assert_eq!(answer.header("retry-after"), Some("1"));
     assert_eq!(
         answer.header("eldest-not-leader"),
@@ -272,8 +274,7 @@ async fn request_without_a_leader_waits_and_is_then_refused() -> Result {
         "nobody worked on it"
     );
 
-    let asked = closing("POST", "/who", "Content-Length: 0\r\n");
-    let waiting = tokio::spawn(async move { exactly(node.at, &asked).await });
+    let waiting = tokio::spawn(async move { exactly(node.at, &order()).await });
     let next = Node::start(&etcd, "next").await?;
     assert_eq!(waiting.await??.body, "next true");
     node.session.close().await?;
@@ -302,11 +303,7 @@ async fn a_request_never_goes_in_circles() -> Result {
     for hops in ["0", "1", "2", "x"] {
         let more = format!("Content-Length: 0\r\nEldest-Hops: {hops}\r\n");
         let answer = exactly(at, &closing("POST", "/who", &more)).await?;
-        assert_eq!(
-            (answer.status, &*answer.problem()),
-            (503, "not_leader"),
-            "{hops}"
-        );
+        answer.refused(503, "not_leader");
         assert_eq!(answer.header("retry-after"), Some("1"));
     }
     Ok(())
@@ -326,8 +323,8 @@ async fn an_answer_that_was_lost_is_said_to_be_lost() -> Result {
         }
     });
     let node = Node::start(&etcd, "here").await?;
-    let answer = exactly(node.at, &closing("POST", "/who", "Content-Length: 0\r\n")).await?;
-    assert_eq!((answer.status, &*answer.problem()), (502, "answer_lost"));
+    let answer = exactly(node.at, &order()).await?;
+    answer.refused(502, "answer_lost");
     assert_eq!(
         answer.header("eldest-not-leader"),
         None,

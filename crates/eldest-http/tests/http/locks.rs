@@ -14,8 +14,7 @@ use tokio::time::timeout;
 use crate::caller::{self, Answer, ask, get};
 use crate::contract;
 use crate::stage::{Result, SOON, Server, options};
-use crate::stopped::Process;
-use eldest_fixtures::hang::{freeze, idle};
+use eldest_fixtures::hang::idle;
 
 const JOBS: &str = "/v1/locks/team%2Fjobs";
 const TTL: Duration = Duration::from_secs(1);
@@ -53,6 +52,28 @@ impl Stage {
         self.server.at
     }
 
+    /// Sends a request that waits for the lock, and returns its connection.
+    async fn waiting(&self) -> Result<TcpStream> {
+        let body = r#"{"owner":"x","wait_ms":300000}"#;
+        let length = body.len();
+        let head = "Host: localhost\r\nContent-Type: application/json";
+        let head = format!("{head}\r\nContent-Length: {length}\r\n");
+        idle(
+            self.at(),
+            &format!("POST {JOBS} HTTP/1.1\r\n{head}\r\n{body}"),
+        )
+        .await
+    }
+
+    /// Waits until so many hold the lock or wait for it.
+    async fn queue(&self, wanted: usize) -> Result {
+        Ok(eventually(SOON, format!("{wanted} stand"), async || {
+            let roster = self.lock.roster().await.ok()?;
+            (roster.members().len() == wanted).then_some(())
+        })
+        .await?)
+    }
+
     /// Asserts that the other session acquires the lock without waiting.
     async fn is_free(&self) -> Result {
         let guard = self.lock.try_acquire().await?.expect("it is free");
@@ -74,12 +95,6 @@ impl Stage {
             "another held it at {now:?}: {promise:?}"
         );
         Ok(guard)
-    }
-
-    async fn stop(self) -> Result {
-        self.session.close().await?;
-        self.other.close().await?;
-        self.server.stop().await
     }
 }
 
@@ -152,7 +167,7 @@ async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
     let first = hold(at, Duration::ZERO).await?;
     assert!(first.valid_for <= LONG && first.valid_for > LONG / 2);
     let answer = send(at, JOBS, r#"{"owner":"another"}"#).await?;
-    assert_eq!((answer.status, &*answer.problem()), (409, "held"));
+    answer.refused(409, "held");
     assert!(
         stage.lock.try_acquire().await?.is_none(),
         "it is held in etcd"
@@ -167,10 +182,8 @@ async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
     );
 
     let answer = renew(at, &first.id).await?;
-    assert_eq!(
-        (answer.status, &answer.json()["fencing_token"]),
-        (200, &first.token.into())
-    );
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["fencing_token"], first.token);
     for wrong in [
         "0",
         "x/y",
@@ -195,18 +208,16 @@ async fn a_lock_is_acquired_renewed_and_given_back() -> Result {
     })
     .await?;
     let answer = release(at, &first.id).await?;
-    assert_eq!(
-        (answer.status, &answer.json()["released"]),
-        (200, &true.into())
-    );
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["released"], true);
     let second = waiting.await??;
     assert!(second.token > first.token && second.id != first.id);
     for answer in [renew(at, &first.id).await?, release(at, &first.id).await?] {
-        assert_eq!((answer.status, &*answer.problem()), (404, "no_such_lock"));
+        answer.refused(404, "no_such_lock");
     }
     assert_eq!(release(at, &second.id).await?.status, 200);
     stage.is_free().await?;
-    stage.stop().await
+    Ok(())
 }
 
 const SCHEDULER: &str = "/v1/locks/team/scheduler";
@@ -216,11 +227,7 @@ async fn refused(at: SocketAddr, path: &str, status: u16, code: &str) -> Result 
     for wait in [0, 10_000] {
         let body = json!({ "owner": "x", "wait_ms": wait }).to_string();
         let answer = send(at, path, &body).await?;
-        assert_eq!(
-            (answer.status, &*answer.problem()),
-            (status, code),
-            "{path}"
-        );
+        answer.refused(status, code);
     }
     Ok(())
 }
@@ -243,34 +250,7 @@ async fn lock_names_of_elections_and_names_not_offered_are_refused() -> Result {
     let body = r#"{"owner":"x","ttl_ms":1000}"#;
     let held = send(server.at, "/v1/locks/jobs/1", body).await?;
     assert_eq!(held.status, 201, "{held:?}");
-    stage.stop().await?;
-    server.stop().await
-}
-
-#[tokio::test]
-async fn slashes_in_a_locks_name_are_plain_or_escaped() -> Result {
-    let stage = Stage::new().await?;
-    let at = stage.at();
-    let plain = "/v1/locks/team/jobs";
-    let answer = send(at, plain, r#"{"owner":"test"}"#).await?;
-    assert_eq!(answer.status, 201, "{answer:?}");
-    let held = answer.header("location").expect("where it is").to_owned();
-    let taken = send(at, JOBS, r#"{"owner":"test"}"#).await?;
-    assert_eq!(taken.problem(), "held", "it is the same lock");
-    let id = held.strip_prefix(plain).expect("below what was asked");
-    let renewed = ask(at, "PUT", &format!("{JOBS}{id}/renew"), "").await?;
-    assert_eq!(renewed.status, 200);
-    let renewed = ask(at, "PUT", &format!("{held}/renew"), "").await?;
-    assert_eq!(renewed.status, 200);
-    let options = ask(at, "OPTIONS", &format!("{held}/renew"), "").await?;
-    assert!(
-        options
-            .header("allow")
-            .is_some_and(|allow| allow.contains("put"))
-    );
-    assert_eq!(ask(at, "DELETE", &held, "").await?.status, 200);
-    stage.is_free().await?;
-    stage.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -290,34 +270,19 @@ async fn lock_of_a_vanished_owner_is_free_exactly_when_its_time_is_over() -> Res
     assert!(guard.fencing_token() > promise.token);
     assert_eq!(renew(at, &promise.id).await?.problem(), "no_such_lock");
     guard.release().await?;
-    stage.stop().await
+    Ok(())
 }
 
 #[tokio::test]
 async fn a_caller_that_goes_away_while_it_waits_loses_its_place() -> Result {
     let stage = Stage::new().await?;
     let guard = stage.lock.acquire().await?;
-    let body = r#"{"owner":"x","wait_ms":300000}"#;
-    let waiting = idle(
-        stage.at(),
-        &format!(
-            "POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        ),
-    )
-    .await?;
-    let queue = async |wanted: usize| {
-        eventually(SOON, format!("{wanted} stand"), async || {
-            let roster = stage.lock.roster().await.ok()?;
-            (roster.members().len() == wanted).then_some(())
-        })
-        .await
-    };
-    queue(2).await?;
+    let waiting = stage.waiting().await?;
+    stage.queue(2).await?;
     drop(waiting);
-    queue(1).await?;
+    stage.queue(1).await?;
     guard.release().await?;
-    stage.stop().await
+    Ok(())
 }
 
 /// A lock that is kept by an open connection, line by line.
@@ -376,7 +341,7 @@ async fn a_lock_is_kept_by_an_open_connection_and_freed_after_it() -> Result {
     let promise = Promise::new(Instant::now(), &connection.json().await?);
     assert_eq!(release(stage.at(), &promise.id).await?.status, 200);
     stage.is_free().await?;
-    stage.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -406,7 +371,7 @@ async fn a_caller_that_lost_its_lock_is_notified() -> Result {
         (answer.status == 404).then_some(())
     })
     .await?;
-    stage.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -417,8 +382,8 @@ async fn a_node_that_ends_keeps_its_promises() -> Result {
     closed?;
     guard?.release().await?;
     let answer = send(stage.at(), JOBS, r#"{"owner":"late"}"#).await?;
-    assert_eq!((answer.status, &*answer.problem()), (503, "closed"));
-    stage.stop().await
+    answer.refused(503, "closed");
+    Ok(())
 }
 
 #[tokio::test]
@@ -434,61 +399,47 @@ async fn callers_share_a_lock_and_one_that_does_not_waits_for_them() -> Result {
     }
     assert_ne!(readers[0].token, readers[1].token);
     let answer = send(at, JOBS, r#"{"owner":"writer"}"#).await?;
-    assert_eq!((answer.status, &*answer.problem()), (409, "held"));
+    answer.refused(409, "held");
     let answer = send(at, JOBS, r#"{"owner":"x","shared":1}"#).await?;
     assert_eq!(answer.status, 400, "{answer:?}");
     for reader in readers {
         assert_eq!(release(at, &reader.id).await?.status, 200);
     }
     let writer = acquire(at, Duration::ZERO).await?;
-    let answer = send(at, JOBS, shared).await?;
-    assert_eq!((answer.status, &*answer.problem()), (409, "held"));
+    send(at, JOBS, shared).await?.refused(409, "held");
     assert_eq!(release(at, &writer.id).await?.status, 200);
-    stage.stop().await
+    Ok(())
 }
+
+/// Bodies of requests for a lock, and a part of their refusals.
+const BAD: &str = r#"
+    { => EOF while parsing
+    [] => invalid length 0
+    {} => missing field `owner`
+    {"owner":1} => integer `1`, expected a string
+    {"owner":""} => must have 1 to 256 characters
+    {"owner":"a\u0007"} => and no control characters
+    {"owner":"x","wait_ms":-1} => integer `-1`, expected u64
+    {"owner":"x","ttl_ms":999} => `ttl_ms` is 999; it must be from 1000 to 300000
+    {"owner":"x","ttl_ms":"10s"} => string \"10s\", expected u64
+    {"owner":"x","hold":"forever"} => unknown variant `forever`, expected `renewals` or `connection`
+    {"owner":"x","tll_ms":5000} => unknown field `tll_ms`
+"#;
 
 #[tokio::test]
 async fn bad_requests_for_locks_are_answered_with_what_is_wrong() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
-    for (body, part) in [
-        ("", "EOF while parsing"),
-        ("[]", "invalid length 0"),
-        ("{}", "missing field `owner`"),
-        (r#"{"owner":1}"#, "integer `1`, expected a string"),
-        (r#"{"owner":""}"#, "must have 1 to 256 characters"),
-        (r#"{"owner":"a\u0007"}"#, "and no control characters"),
-        (
-            r#"{"owner":"x","wait_ms":-1}"#,
-            "integer `-1`, expected u64",
-        ),
-        (
-            r#"{"owner":"x","ttl_ms":999}"#,
-            "`ttl_ms` is 999; it must be from 1000 to 300000",
-        ),
-        (
-            r#"{"owner":"x","ttl_ms":"10s"}"#,
-            "string \\\"10s\\\", expected u64",
-        ),
-        (
-            r#"{"owner":"x","hold":"forever"}"#,
-            "unknown variant `forever`, expected `renewals` or `connection`",
-        ),
-        (r#"{"owner":"x","tll_ms":5000}"#, "unknown field `tll_ms`"),
-    ] {
+    for case in BAD.trim().lines() {
+        let (body, part) = case.trim().split_once(" => ").ok_or(case)?;
         let answer = send(at, JOBS, body).await?;
-        assert_eq!(
-            (answer.status, &*answer.problem()),
-            (400, "bad_body"),
-            "{body}"
-        );
-        assert!(answer.body.contains(part), "{body}: {answer:?}");
+        answer.refused(400, "bad_body");
+        assert!(answer.body.contains(part), "{answer:?}");
     }
     let answer = send(at, "/v1/locks/%2Fa", r#"{"owner":"x"}"#).await?;
-    assert_eq!((answer.status, &*answer.problem()), (400, "bad_name"));
+    answer.refused(400, "bad_name");
     let large = format!(r#"{{"owner":"{}"}}"#, "x".repeat(20_000));
-    let answer = send(at, JOBS, &large).await?;
-    assert_eq!((answer.status, &*answer.problem()), (413, "too_large"));
+    send(at, JOBS, &large).await?.refused(413, "too_large");
     let chunked = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunked = format!("{chunked}5000\r\n{}\r\n0\r\n", "x".repeat(0x5000));
     assert_eq!(
@@ -496,8 +447,7 @@ async fn bad_requests_for_locks_are_answered_with_what_is_wrong() -> Result {
         "too_large"
     );
     let form = "Content-Type: text/plain\r\nContent-Length: 13\r\n\r\n{\"owner\":\"x\"}";
-    let answer = ask(at, "POST", JOBS, form).await?;
-    assert_eq!((answer.status, &*answer.problem()), (415, "not_json"));
+    ask(at, "POST", JOBS, form).await?.refused(415, "not_json");
     assert_eq!(
         stage.lock.roster().await?.members().len(),
         0,
@@ -506,24 +456,8 @@ async fn bad_requests_for_locks_are_answered_with_what_is_wrong() -> Result {
 
     let without = Server::plain(Node::new()).await?;
     let answer = send(without.at, JOBS, r#"{"owner":"x"}"#).await?;
-    assert_eq!((answer.status, &*answer.problem()), (404, "no_locks"));
-    without.stop().await?;
-    stage.stop().await
-}
-
-#[tokio::test]
-async fn many_callers_at_once_hold_it_one_after_another() -> Result {
-    let stage = Stage::new().await?;
-    let at = stage.at();
-    let callers = (0..12).map(|_| async move {
-        let promise = acquire(at, SOON).await?;
-        assert_eq!(release(at, &promise.id).await?.status, 200);
-        Ok::<_, eldest::BoxError>(promise.token)
-    });
-    let tokens = futures::future::try_join_all(callers).await?;
-    let different: std::collections::BTreeSet<i64> = tokens.iter().copied().collect();
-    assert_eq!(different.len(), tokens.len(), "{tokens:?}");
-    stage.stop().await
+    answer.refused(404, "no_locks");
+    Ok(())
 }
 
 /// From here on no data sent to the stream arrives, and its system confirms nothing, as if the cable had been cut.
@@ -547,60 +481,10 @@ async fn cut_off_caller_is_noticed_while_holding_and_while_waiting() -> Result {
     cut_off(connection.0.get_ref())?;
     let guard = stage.passes_on(&promise).await?;
 
-    let body = r#"{"owner":"x","wait_ms":300000}"#;
-    let length = body.len();
-    let request = format!(
-        "POST {JOBS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    );
-    let waiting = idle(stage.at(), &request).await?;
-    let queue = async |wanted: usize| {
-        eventually(SOON, format!("{wanted} stand"), async || {
-            let roster = stage.lock.roster().await.ok()?;
-            (roster.members().len() == wanted).then_some(())
-        })
-        .await
-    };
-    queue(2).await?;
+    let waiting = stage.waiting().await?;
+    stage.queue(2).await?;
     cut_off(&waiting)?;
-    queue(1).await?;
+    stage.queue(1).await?;
     guard.release().await?;
-    stage.stop().await
-}
-
-const CHILD: &str = "ELDEST_TEST_HTTP_HOLDER";
-
-/// Runs as a separate process for the test below.
-#[tokio::test]
-async fn holder() -> Result {
-    let Ok(at) = std::env::var(CHILD) else {
-        return Ok(());
-    };
-    let mut connection = Connection::open(at.parse()?).await?;
-    loop {
-        connection.json().await?;
-    }
-}
-
-/// The description says so. It is safe, because no other client has the lock meanwhile.
-#[tokio::test]
-async fn stopped_caller_keeps_the_lock_of_its_connection_until_killed() -> Result {
-    let stage = Stage::new().await?;
-    let child = std::process::Command::new(std::env::current_exe()?)
-        .args(["--exact", "--nocapture", "locks::holder"])
-        .env(CHILD, stage.at().to_string())
-        .stdout(std::process::Stdio::null())
-        .spawn()?;
-    let mut child = Process(child);
-    eventually(SOON, "it lock_table the lock", async || {
-        let roster = stage.lock.roster().await.ok()?;
-        (roster.members().len() == 1).then_some(())
-    })
-    .await?;
-    freeze(&child.0)?;
-    let taken = timeout(TTL * 3, stage.lock.acquire()).await;
-    assert!(taken.is_err(), "another has it while the first is stopped");
-    child.0.kill()?;
-    let guard = timeout(SOON, stage.lock.acquire()).await??;
-    guard.release().await?;
-    stage.stop().await
+    Ok(())
 }

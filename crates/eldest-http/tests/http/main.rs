@@ -21,7 +21,6 @@ mod roles;
 mod serving;
 mod stage;
 mod stale;
-mod stopped;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(target_os = "linux")]

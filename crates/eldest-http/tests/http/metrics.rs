@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use eldest::metrics::{RENEWAL_BUCKETS, describe};
 use eldest::{Announcement, Session, SessionOptions};
+use eldest_fixtures::metrics::documented;
 use eldest_http::Node;
 use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -45,6 +46,11 @@ async fn becomes(name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bo
         sample(&RECORDER.render(), name, labels).filter(|value| wanted(*value))
     })
     .await?)
+}
+
+/// Waits until a counter is at least one.
+async fn counted(name: &str, labels: &[(&str, &str)]) -> Result<f64> {
+    becomes(name, labels, |count| count >= 1.0).await
 }
 
 #[expect(clippy::float_cmp, reason = "whole numbers, exactly")]
@@ -92,7 +98,7 @@ async fn leading_rank_and_terms_are_shown_as_they_change() -> Result {
     b.stop().await?;
     becomes("eldest_rank", &of_b, is(0.0)).await?;
     becomes("eldest_terms_started_total", &of_a, is(2.0)).await?;
-    a.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -109,7 +115,7 @@ async fn evacuation_is_shown_while_it_is_in_force() -> Result {
         a.session.lift(data_center).await?;
         becomes("eldest_evacuated", &labels, is(0.0)).await?;
     }
-    a.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -129,7 +135,7 @@ async fn renewals_reconnects_and_switches_are_counted() -> Result {
     let _leadership = candidate.elected().await?;
     let identity = ("identity", "metrics-c");
     let verified = [identity, ("outcome", "verified")];
-    let before = becomes("eldest_renewals_total", &verified, |count| count >= 1.0).await?;
+    let before = counted("eldest_renewals_total", &verified).await?;
     let count = "eldest_renewal_duration_seconds_count";
     becomes(count, &[identity], |measured| measured >= before).await?;
     let page = RECORDER.render();
@@ -141,29 +147,16 @@ async fn renewals_reconnects_and_switches_are_counted() -> Result {
     assert_eq!(all, sample(&page, count, &[identity]));
     assert!(sample(&page, "eldest_watch_reconnects_total", &[identity]).is_none());
     proxies.iter().for_each(Proxy::cut);
-    becomes("eldest_watch_reconnects_total", &[identity], |count| {
-        count >= 1.0
-    })
-    .await?;
+    counted("eldest_watch_reconnects_total", &[identity]).await?;
     for lane in ["lease", "data"] {
-        becomes(
-            "eldest_endpoint_switches_total",
-            &[("lane", lane)],
-            |count| count >= 1.0,
-        )
-        .await?;
+        counted("eldest_endpoint_switches_total", &[("lane", lane)]).await?;
     }
-    becomes(
-        "eldest_renewals_total",
-        &[identity, ("outcome", "failed")],
-        |count| count >= 1.0,
-    )
-    .await?;
+    counted("eldest_renewals_total", &[identity, ("outcome", "failed")]).await?;
     proxies.iter().for_each(Proxy::heal);
     becomes("eldest_renewals_total", &verified, |count| count > before).await?;
     proxies.iter().for_each(Proxy::cut);
     let lost = [identity, ("reason", "lease_expiring")];
-    becomes("eldest_leases_lost_total", &lost, |count| count >= 1.0).await?;
+    counted("eldest_leases_lost_total", &lost).await?;
     eventually(SOON, "a failed request", async || {
         let page = RECORDER.render();
         let mut lines = page.lines().filter(|line| line.contains("metrics-c"));
@@ -182,8 +175,7 @@ async fn metrics_page_shows_leadership_by_the_clock() -> Result {
     let election = session.election("e")?;
     let without = Server::plain(Node::new().works_in(&election)).await?;
     let answer = get(without.at, "/metrics").await?;
-    assert_eq!((answer.status, &*answer.problem()), (404, "no_metrics"));
-    without.stop().await?;
+    answer.refused(404, "no_metrics");
 
     let node = Node::new()
         .works_in(&election)
@@ -205,24 +197,7 @@ async fn metrics_page_shows_leadership_by_the_clock() -> Result {
     assert_eq!(leading().await?, Some(1.0));
     leadership.resign().await?;
     assert_eq!(leading().await?, Some(0.0));
-    session.close().await?;
-    server.stop().await
-}
-
-/// Returns name, type and labels of each row of the table.
-fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-    let document = std::fs::read_to_string(path).expect("docs/metrics.md beside tests/");
-    let plain = |cell: &str| cell.trim().trim_matches('`').to_owned();
-    let rows = document
-        .lines()
-        .filter(|line| line.starts_with("| `eldest_"));
-    rows.map(|line| {
-        let cells: Vec<&str> = line.split('|').collect();
-        let labels = cells[3].split_whitespace().map(plain).collect();
-        (plain(cells[1]), (plain(cells[2]), labels))
-    })
-    .collect()
+    Ok(())
 }
 
 /// The measured names are read from the one file that records metrics.
@@ -277,10 +252,7 @@ async fn lookups_of_endpoints_are_counted_by_their_source_and_outcome() -> Resul
             ("source", source),
             ("outcome", outcome),
         ];
-        becomes("eldest_endpoint_lookups_total", &labels, |count| {
-            count >= 1.0
-        })
-        .await?;
+        counted("eldest_endpoint_lookups_total", &labels).await?;
     }
     Ok(())
 }

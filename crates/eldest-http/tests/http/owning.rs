@@ -9,7 +9,7 @@ use eldest_testing::{MemoryEtcd, Proxy, eventually};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::caller::{ask, get, post};
+use crate::caller::{get, post};
 use crate::stage::{GRACE, Result, SOON, Server, options};
 
 const OWN: &str = "/v1/partitions/team/p/own";
@@ -22,7 +22,7 @@ const STALL: Duration = Duration::from_secs(2);
 
 /// A node beside a program.
 struct Beside {
-    session: Session,
+    _session: Session,
     partitions: Partitions,
     server: Server,
     leading: Leading,
@@ -39,7 +39,7 @@ impl Beside {
         let (node, leading) = Node::new().own_on_behalf_while_healthy(&partitions, health, never);
         let server = Server::plain(node).await?;
         Ok(Self {
-            session,
+            _session: session,
             partitions,
             server,
             leading,
@@ -61,13 +61,6 @@ impl Beside {
             (own.len() == number).then_some(own)
         })
         .await?)
-    }
-
-    async fn stop(self) -> Result {
-        self.leading.stop_at_once();
-        timeout(SOON, self.leading).await??;
-        self.session.close().await?;
-        self.server.stop().await
     }
 }
 
@@ -130,8 +123,7 @@ async fn program_may_act_only_for_partitions_that_no_other_node_owns() -> Result
     drop(taken);
     member.leave().await?;
     a.owns(COUNT as usize).await?;
-    other.close().await?;
-    a.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -170,11 +162,7 @@ async fn a_node_that_loses_etcd_promises_no_partition_that_another_node_owns() -
         }
     }
     assert!(owned(&a.asked().await?).is_empty());
-    proxy.heal();
-    drop(taken);
-    member.leave().await?;
-    other.close().await?;
-    a.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -212,7 +200,7 @@ async fn node_owns_nothing_without_heartbeats_of_its_program() -> Result {
     })
     .await?;
     assert!(owned(&a.asked().await?).is_empty());
-    a.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -228,139 +216,72 @@ async fn shutdown_ends_promises_and_frees_partitions_a_grace_period_later() -> R
     })
     .await?;
     let Beside {
-        session,
         partitions,
-        server,
         leading,
+        ..
     } = a;
     timeout(SOON, leading).await??;
     assert!(before.elapsed() >= GRACE);
     assert_eq!(partitions.map().await?.iter().count(), 0);
-    session.close().await?;
-    server.stop().await
+    Ok(())
 }
 
-#[tokio::test]
-async fn a_node_that_owns_nothing_on_behalf_of_a_program_says_so() -> Result {
-    let etcd = MemoryEtcd::start();
-    let session = etcd.session(options("eye")).await?;
-    let partitions = session.partitions("team/p", COUNT)?;
-    let server = Server::plain(Node::new().observes_partitions(&partitions)).await?;
-    for (method, path, status, code) in [
-        ("GET", OWN, 409, "not_on_behalf"),
-        ("POST", HEARTBEAT, 409, "not_on_behalf"),
-        ("GET", "/v1/partitions/other/own", 404, "no_such_partitions"),
-        ("POST", OWN, 405, "no_such_method"),
-        ("GET", HEARTBEAT, 405, "no_such_method"),
-    ] {
-        let answer = ask(server.at, method, path, "").await?;
-        assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
-        assert_eq!(answer.problem(), code, "{method} {path}");
-    }
-    let beside = Beside::start(&etcd, "a", Health::new()).await?;
-    let answer = post(beside.server.at, HEARTBEAT).await?;
-    assert_eq!(answer.problem(), "no_stall_timeout");
-    let answer = get(beside.server.at, "/v1/partitions/team/p/own?from=8").await?;
-    assert_eq!(answer.problem(), "bad_query");
-    beside.stop().await?;
-    session.close().await?;
-    server.stop().await
-}
-
+/// A promise to a caller from before a program bound itself is kept; none is kept for a dead program.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next() -> Result {
     use crate::unix::{Local, shell};
     use serde_json::json;
 
-    const LONG: Duration = Duration::from_secs(25);
+    const PROMISED: Duration = Duration::from_secs(10);
     let etcd = MemoryEtcd::start();
-    let session = etcd.session(options("a").grace(LONG)).await?;
+    let session = etcd.session(options("a").grace(PROMISED)).await?;
     let partitions = session.partitions("team/p", COUNT)?;
-    let (node, leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
+    let (node, _leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
     let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;
-    let owns = async |number: usize, holder: Option<u32>| {
-        let path = holder.map_or(OWN.to_owned(), |number| {
-            format!("{OWN}?holder_pid={number}")
+    // Returns when the answer was requested that lists so many partitions, and its promise.
+    let owns = async |number: usize, query: &str| -> Result<(Instant, Value)> {
+        let found = eventually(SOON, format!("it owns {number}"), async || {
+            let before = Instant::now();
+            let answer = server
+                .ask("GET", &format!("{OWN}{query}"), "")
+                .await
+                .ok()?
+                .json();
+            let shown = partitions.map().await.ok()?.iter().count();
+            let all = [owned(&answer).len(), shown] == [number; 2];
+            all.then(|| (before, answer["may_act_for_ms"].clone()))
         });
-        eventually(SOON, format!("it owns {number}"), async || {
-            let answer = server.ask("GET", &path, "").await.ok()?;
-            let shown = partitions.map().await.ok()?;
-            let all = [owned(&answer.json()).len(), shown.iter().count()];
-            (all == [number; 2]).then_some(())
-        })
-        .await
-    };
-    let settled = async |number: usize| {
-        eventually(SOON, format!("it owns {number}"), async || {
-            let shown = partitions.map().await.ok()?;
-            (shown.iter().count() == number).then_some(())
-        })
-        .await
+        Ok(found.await?)
     };
     let bind = async |number: u32| -> Result {
         let body = json!({ "holder_pid": number }).to_string();
         let answer = server.ask("POST", "/v1/program", &body).await?;
-        assert_eq!(
-            (answer.status, &answer.json()["pid"]),
-            (200, &json!(number))
-        );
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.json()["pid"], json!(number));
         Ok(())
     };
-    settled(COUNT as usize).await?;
+    let (asked, may_act) = owns(COUNT as usize, "").await?;
+    let may_act = Duration::from_millis(may_act.as_u64().expect("a time"));
+    let mut short_lived = shell("exec sleep 600")?;
+    bind(short_lived.0.id()).await?;
+    short_lived.0.kill()?;
+    owns(0, "").await?;
+    assert!(asked.elapsed() >= may_act, "{:?}", asked.elapsed());
+
     let mut program = shell("exec sleep 600")?;
     bind(program.0.id()).await?;
-    owns(COUNT as usize, Some(program.0.id())).await?;
+    owns(COUNT as usize, &format!("?holder_pid={}", program.0.id())).await?;
     let answer = server.ask("GET", OWN, "").await?;
     assert!(owned(&answer.json()).is_empty(), "the caller is not bound");
     let killed = Instant::now();
     program.0.kill()?;
-    owns(0, None).await?;
-    assert!(killed.elapsed() < LONG, "no promise is kept for the dead");
-    let second = shell("exec sleep 600")?;
-    bind(second.0.id()).await?;
-    owns(COUNT as usize, Some(second.0.id())).await?;
-    leading.stop_at_once();
-    timeout(SOON, leading).await??;
-    session.close().await?;
-    server.stop().await
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn short_lived_program_does_not_shorten_a_promise_of_partitions() -> Result {
-    use crate::unix::{Local, shell};
-    use serde_json::json;
-
-    const PROMISED: Duration = Duration::from_secs(3);
-    let etcd = MemoryEtcd::start();
-    let session = etcd.session(options("a").grace(PROMISED)).await?;
-    let partitions = session.partitions("team/p", COUNT)?;
-    let (node, leading) = Node::new().own_on_behalf(&partitions, CancellationToken::new());
-    let server = Local::start(node, eldest_http::Auth::at_unix_socket())?;
-    let (asked, may_act) = eventually(SOON, "it owns all", async || {
-        let before = Instant::now();
-        let answer = server.ask("GET", OWN, "").await.ok()?.json();
-        let all = owned(&answer).len() == COUNT as usize;
-        all.then(|| (before, answer["may_act_for_ms"].as_u64()))
-    })
-    .await?;
-    let may_act = Duration::from_millis(may_act.expect("a time"));
-    let mut program = shell("exec sleep 600")?;
-    let body = json!({ "holder_pid": program.0.id() }).to_string();
-    let answer = server.ask("POST", "/v1/program", &body).await?;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    program.0.kill()?;
-    eventually(SOON, "the partitions are free", async || {
-        let shown = partitions.map().await.ok()?;
-        (shown.iter().count() == 0).then_some(())
-    })
-    .await?;
-    assert!(asked.elapsed() >= may_act, "{:?}", asked.elapsed());
-    leading.stop_at_once();
-    timeout(SOON, leading).await??;
-    session.close().await?;
-    server.stop().await
+    owns(0, "").await?;
+    assert!(
+        killed.elapsed() < may_act,
+        "no promise is kept for the dead"
+    );
+    Ok(())
 }
 
 #[tokio::test]
@@ -414,7 +335,5 @@ async fn share_of_an_absent_member_is_shown_and_forgotten_on_request() -> Result
     a.owns(COUNT as usize).await?;
     let again = post(a.server.at, &format!("{FORGET}?identity=b")).await?;
     assert_eq!(again.problem(), "no_kept_share", "{again:?}");
-    b.close().await?;
-    eye.stop().await?;
-    a.stop().await
+    Ok(())
 }

@@ -4,14 +4,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use eldest::{Announcement, CancellationToken, LostReason};
-use eldest_http::{ForwardToLeader, Limits, Node, OnlyWhileLeader, serve};
+use eldest::{Announcement, LostReason};
+use eldest_http::{ForwardToLeader, OnlyWhileLeader};
 use eldest_testing::{MemoryEtcd, eventually};
-use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::caller::{Answer, exactly, get, post};
-use crate::stage::{GRACE, Result, SOON, Server, Standing, options};
+use crate::stage::{GRACE, Result, SOON, Standing, listen, options};
 
 const SERVING: &str = "/v1/elections/team%2Fe/serving";
 /// A limit that no test reaches.
@@ -31,14 +30,6 @@ async fn leading(etcd: &MemoryEtcd, limit: Duration) -> Result<(Standing, i64)> 
     Ok((beside, token))
 }
 
-/// Serves the router until the token is cancelled.
-async fn started(app: Router, stop: &CancellationToken) -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let at = listener.local_addr()?;
-    tokio::spawn(serve(listener, app, Limits::default(), stop.clone()));
-    Ok(at)
-}
-
 #[tokio::test]
 async fn node_is_no_leader_for_others_before_its_program_serves() -> Result {
     let etcd = MemoryEtcd::start();
@@ -49,8 +40,8 @@ async fn node_is_no_leader_for_others_before_its_program_serves() -> Result {
     assert!(own.json()["may_act_for_ms"].is_u64(), "it may get ready");
     assert_eq!(get(at, "/follower").await?.status, 503);
     assert_eq!(get(at, "/ready").await?.status, 200, "it takes part");
-    let refused = post(at, &format!("{SERVING}?fencing_token={}", token + 1)).await?;
-    assert_eq!((refused.status, &*refused.problem()), (409, "another_term"));
+    let answer = post(at, &format!("{SERVING}?fencing_token={}", token + 1)).await?;
+    answer.refused(409, "another_term");
     assert_eq!(get(at, "/leader").await?.status, 503);
     for _ in 0..2 {
         let said = post(at, &format!("{SERVING}?fencing_token={token}")).await?;
@@ -66,7 +57,7 @@ async fn node_is_no_leader_for_others_before_its_program_serves() -> Result {
         (state["leader"]["serving"] == true && state["own"]["serving"] == true).then_some(())
     })
     .await?;
-    beside.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -92,24 +83,6 @@ async fn node_whose_program_does_not_serve_in_time_leaves_after_its_promised_tim
     assert!(last.elapsed() >= GRACE, "a caller may still act");
     assert_eq!(term.lost_reason(), Some(LostReason::NotServing));
     assert!(led.is_valid());
-    led.resign().await?;
-    other.close().await?;
-    beside.stop().await
-}
-
-#[tokio::test]
-async fn statement_that_a_leader_serves_is_refused_where_no_program_may_make_it() -> Result {
-    let etcd = MemoryEtcd::start();
-    let session = etcd.session(options("a")).await?;
-    let election = session.election("team/e")?;
-    let server = Server::plain(Node::new().observes(&election)).await?;
-    let answer = post(server.at, SERVING).await?;
-    assert_eq!((answer.status, &*answer.problem()), (409, "not_on_behalf"));
-    assert_eq!(get(server.at, SERVING).await?.status, 405);
-    let answer = post(server.at, "/v1/elections/other/serving").await?;
-    assert_eq!(answer.problem(), "no_such_election");
-    server.stop().await?;
-    session.close().await?;
     Ok(())
 }
 
@@ -123,20 +96,19 @@ async fn work_at(at: SocketAddr) -> Result<Answer> {
 #[tokio::test]
 async fn layers_pass_requests_to_the_leader_once_it_serves() -> Result {
     let etcd = MemoryEtcd::start();
-    let stop = CancellationToken::new();
     let work = || Router::new().route("/work", axum::routing::get(async || "done"));
     let leader = etcd.session(options("leader")).await?;
     let election = leader.election("team/e")?.serving_within(LONG);
-    let front = started(work().layer(OnlyWhileLeader::new(&election)), &stop).await?;
+    let front = listen(work().layer(OnlyWhileLeader::new(&election))).await?;
     let me = Announcement::default().with_address(front.to_string());
     let election = election.announcement(me);
     let other = etcd.session(options("other")).await?;
     let layer = ForwardToLeader::new(&other.election("team/e")?).await?;
-    let back = started(work().layer(layer), &stop).await?;
+    let back = listen(work().layer(layer)).await?;
 
     let leadership = election.campaign().await?.elected().await?;
     let refused = work_at(front).await?;
-    assert_eq!((refused.status, &*refused.problem()), (503, "not_leader"));
+    refused.refused(503, "not_leader");
     assert!(
         refused.body.contains("does not serve yet"),
         "{}",
@@ -152,6 +124,5 @@ async fn layers_pass_requests_to_the_leader_once_it_serves() -> Result {
     leadership.resign().await?;
     leader.close().await?;
     other.close().await?;
-    stop.cancel();
     Ok(())
 }

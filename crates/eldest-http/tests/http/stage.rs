@@ -1,8 +1,10 @@
 //! Starts the node that a test queries: its session, its candidacy on behalf of callers, and its HTTP server.
 
 use std::net::SocketAddr;
+use std::process::Child;
 use std::time::Duration;
 
+use axum::Router;
 use eldest::{BoxError, CancellationToken, Election, Session, SessionOptions};
 use eldest_http::{Auth, Leading, Limits, Node, router, serve};
 use eldest_testing::{MemoryEtcd, eventually};
@@ -23,6 +25,16 @@ pub(crate) fn options(identity: &str) -> SessionOptions {
     SessionOptions::new(identity)
         .ttl(Duration::from_secs(60))
         .grace(GRACE)
+}
+
+/// A process that is killed with the test.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A server of one router.
@@ -55,6 +67,19 @@ impl Server {
         tokio::time::timeout(SOON, self.task).await???;
         Ok(())
     }
+}
+
+/// Serves the router until the test ends.
+pub(crate) async fn listen(app: Router) -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let at = listener.local_addr()?;
+    tokio::spawn(serve(
+        listener,
+        app,
+        Limits::default(),
+        CancellationToken::new(),
+    ));
+    Ok(at)
 }
 
 /// A node that is a candidate in the election "team/e" and leads for any caller that asks it.

@@ -12,7 +12,6 @@ use eldest_http::{Auth, Limits, Node, ServerCertificate, router, serve_tls};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
@@ -31,8 +30,6 @@ struct Stage {
     at: SocketAddr,
     authority: Authority,
     folder: TempDir,
-    shutdown: CancellationToken,
-    task: JoinHandle<std::io::Result<()>>,
 }
 
 impl Stage {
@@ -48,15 +45,13 @@ impl Stage {
         let at = listener.local_addr()?;
         let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
         let node = Node::new().works_in(&session.election("e")?);
-        let shutdown = CancellationToken::new();
+        let never = CancellationToken::new();
         let app = router(node, Auth::at(at));
-        let served = serve_tls(listener, app, limits, certificate, shutdown.clone());
+        tokio::spawn(serve_tls(listener, app, limits, certificate, never));
         Ok(Self {
             at,
             authority,
             folder,
-            shutdown,
-            task: tokio::spawn(served),
         })
     }
 
@@ -79,12 +74,6 @@ impl Stage {
 
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
-    }
-
-    async fn stop(self) -> Result {
-        self.shutdown.cancel();
-        tokio::time::timeout(SOON, self.task).await???;
-        Ok(())
     }
 }
 
@@ -144,7 +133,7 @@ async fn node_serves_tls_and_shows_a_new_certificate_to_new_connections() -> Res
     let read = tokio::time::timeout(SOON, first.read(&mut rest)).await??;
     assert!(read > 0, "the rest of the answer: it was not cut off");
     is_answered(&mut first).await?;
-    stage.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -158,7 +147,7 @@ async fn caller_without_tls_or_silent_is_cut_off() -> Result {
     let mut silent = stage.connect().await?;
     let mut end = Vec::new();
     let _ = tokio::time::timeout(SOON, silent.read_to_end(&mut end)).await?;
-    stage.stop().await
+    Ok(())
 }
 
 #[test]
@@ -188,5 +177,5 @@ async fn a_caller_that_takes_nothing_of_an_answer_is_cut_off() -> Result {
     let limits = Limits::default().write_time(Duration::from_millis(200));
     let stage = Stage::start(limits).await?;
     never_reads(stage.connect().await?).await?;
-    stage.stop().await
+    Ok(())
 }

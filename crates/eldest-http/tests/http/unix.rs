@@ -1,6 +1,6 @@
 //! Serves nodes over a Unix socket, and sends requests to it from this process and from others.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use eldest::CancellationToken;
@@ -8,19 +8,15 @@ use eldest_http::{Auth, Limits, Node, bind_unix, router, serve_unix};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::caller::Answer;
 use crate::contract;
-use crate::stage::{Result, SOON};
-use crate::stopped::Process;
+use crate::stage::{Process, Result, SOON};
 
 /// A server at a Unix socket.
 pub(crate) struct Local {
     folder: TempDir,
-    shutdown: CancellationToken,
-    task: JoinHandle<std::io::Result<()>>,
 }
 
 impl Local {
@@ -31,14 +27,9 @@ impl Local {
     pub(crate) fn within(node: Node, auth: Auth, limits: Limits) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let listener = bind_unix(folder.path().join("socket"), 0o600)?;
-        let shutdown = CancellationToken::new();
-        let app = router(node, auth);
-        let task = tokio::spawn(serve_unix(listener, app, limits, shutdown.clone()));
-        Ok(Self {
-            folder,
-            shutdown,
-            task,
-        })
+        let (app, never) = (router(node, auth), CancellationToken::new());
+        tokio::spawn(serve_unix(listener, app, limits, never));
+        Ok(Self { folder })
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -63,13 +54,9 @@ impl Local {
         stream.write_all(request.as_bytes()).await?;
         let mut text = String::new();
         timeout(SOON, stream.read_to_string(&mut text)).await??;
-        Answer::parse(&text)
-    }
-
-    pub(crate) async fn stop(self) -> Result {
-        self.shutdown.cancel();
-        timeout(SOON, self.task).await???;
-        Ok(())
+        let mut answer = Answer::parse(&text)?;
+        answer.asked = request;
+        Ok(answer)
     }
 }
 
@@ -83,18 +70,6 @@ pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?)
-}
-
-/// Sends a request with curl, whose process has ended when this returns.
-pub(crate) fn curl(socket: &Path, path: &str, body: &str) -> Result<serde_json::Value> {
-    let output = Command::new("curl")
-        .args(["-sS", "--unix-socket"])
-        .arg(socket)
-        .args(["-H", "Content-Type: application/json", "-d", body])
-        .arg(format!("http://localhost{path}"))
-        .output()?;
-    assert!(output.status.success(), "{output:?}");
-    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 #[tokio::test]
@@ -113,7 +88,6 @@ async fn unix_socket_checks_no_host_name_and_a_token_only_if_set() -> Result {
     let foreign = "Host: node\r\nOrigin: http://evil.example\r\n\r\n";
     let answer = server.exactly("POST", "/v1/program", foreign).await?;
     assert_eq!(answer.problem(), "foreign_origin");
-    server.stop().await?;
 
     let server = Local::start(Node::new(), Auth::at_unix_socket().token("secret"))?;
     let answer = server.ask("POST", "/v1/program", "{}").await?;
@@ -121,5 +95,5 @@ async fn unix_socket_checks_no_host_name_and_a_token_only_if_set() -> Result {
     let right = "Authorization: Bearer secret\r\n\r\n";
     let answer = server.exactly("POST", "/v1/program", right).await?;
     assert_eq!(answer.problem(), "not_on_behalf");
-    server.stop().await
+    Ok(())
 }

@@ -4,16 +4,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::Router;
-use eldest::{CancellationToken, Session, SessionOptions};
-use eldest_http::{ForwardToLeader, Limits, program_router, serve};
+use eldest::{Session, SessionOptions};
+use eldest_http::{ForwardToLeader, program_router};
 use eldest_testing::MemoryEtcd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::forward::{Node, app, head, two, until};
-use crate::stage::{Result, SOON};
+use crate::stage::{Result, SOON, listen};
 
 /// Opens a connection that changes its protocol, and uses it. The handler at its other end never ends it.
 async fn open(at: SocketAddr) -> Result<TcpStream> {
@@ -45,14 +44,6 @@ async fn is_closed(mut stream: TcpStream) -> Result {
     Ok(())
 }
 
-async fn listen(app: Router) -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let at = listener.local_addr()?;
-    let (limits, shutdown) = (Limits::default(), CancellationToken::new());
-    tokio::spawn(serve(listener, app, limits, shutdown));
-    Ok(at)
-}
-
 /// A node that passes requests on, and never leads.
 async fn observer(etcd: &MemoryEtcd, ttl: Duration) -> Result<(Session, SocketAddr)> {
     let options = SessionOptions::new("observer").ttl(ttl);
@@ -78,27 +69,22 @@ async fn a_connection_through_another_node_is_closed_after_a_hand_over() -> Resu
 }
 
 #[tokio::test]
-async fn a_connection_through_another_node_is_closed_when_nobody_leads() -> Result {
-    let etcd = MemoryEtcd::start();
-    let leader = Node::start(&etcd, "first").await?;
-    let (session, at) = observer(&etcd, Duration::from_secs(60)).await?;
-    let through = open(at).await?;
-    leader.run.stop();
-    leader.run.await?;
-    is_closed(through).await?;
-    session.close().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_connection_through_a_node_whose_session_is_closed_is_closed() -> Result {
-    let etcd = MemoryEtcd::start();
-    let leader = Node::start(&etcd, "first").await?;
-    let (session, at) = observer(&etcd, Duration::from_secs(60)).await?;
-    let through = open(at).await?;
-    session.close().await?;
-    is_closed(through).await?;
-    assert!(leader.election.is_leader());
+async fn connection_through_another_node_ends_with_the_leadership_or_the_session() -> Result {
+    for what in ["leadership", "session"] {
+        let etcd = MemoryEtcd::start();
+        let leader = Node::start(&etcd, "first").await?;
+        let (session, at) = observer(&etcd, Duration::from_secs(60)).await?;
+        let through = open(at).await?;
+        if what == "leadership" {
+            leader.run.stop();
+            leader.run.await?;
+        } else {
+            session.close().await?;
+            assert!(leader.election.is_leader());
+        }
+        is_closed(through).await?;
+        session.close().await?;
+    }
     Ok(())
 }
 
