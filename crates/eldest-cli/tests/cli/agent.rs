@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use eldest::guard::{Guard, GuardState};
 use eldest::{Session, SessionOptions};
+use eldest_fixtures::hang::{closed, idle};
+use eldest_fixtures::metrics::documented;
 use eldest_testing::{Etcd, eventually};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -15,6 +17,7 @@ use crate::common::{
     DONE, Ended, Result, Running, SICK, SOON, UNAVAILABLE, USAGE, at, eldest, join, keys, leases,
     run,
 };
+use crate::doctor::{examine_with, found};
 
 /// An etcd, and a folder for the agent's socket.
 struct Stage {
@@ -94,12 +97,8 @@ async fn get(address: &str, path: &str) -> Result<(u16, String)> {
 
 /// Does the same with a request that calls the agent by that name.
 async fn get_as(address: &str, path: &str, host: &str) -> Result<(u16, String)> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stream = tokio::net::TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    tokio::time::timeout(SOON, stream.read_to_string(&mut answer)).await??;
+    let answer = closed(idle(address.parse()?, &request).await?, SOON).await?;
     let status = answer.split(' ').nth(1).ok_or("a status")?.parse()?;
     let (_, body) = answer.split_once("\r\n\r\n").ok_or("a body")?;
     Ok((status, body.to_owned()))
@@ -168,20 +167,6 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     Ok(())
 }
 
-/// The agent searches for vanished leases only every 30 s, so it must read the session's farewell.
-#[tokio::test]
-async fn session_whose_last_handle_is_dropped_says_farewell_to_its_agent() -> Result {
-    let stage = Stage::new().await?;
-    let _agent = stage.agent(&[]).await?;
-    let session = stage.guarded("node-a").await?;
-    let candidate = join(&session, "jobs").await?;
-    guarded_lease(&session).await?;
-    drop((candidate, session));
-    let forgotten = stage.status_when("nothing is guarded", |status| status["session_count"] == 0);
-    tokio::time::timeout(SOON / 2, forgotten).await??;
-    leases(&mut stage.etcd.client().await, 0).await
-}
-
 #[tokio::test]
 async fn a_stopped_agent_removes_its_socket_and_ends_no_term() -> Result {
     let stage = Stage::new().await?;
@@ -214,29 +199,6 @@ async fn a_stopped_agent_removes_its_socket_and_ends_no_term() -> Result {
 }
 
 #[tokio::test]
-async fn a_killed_agent_that_starts_again_guards_the_same_sessions() -> Result {
-    let stage = Stage::new().await?;
-    let mut agent = stage.agent(&[]).await?;
-    let session = stage.guarded("node-a").await?;
-    let mut candidate = join(&session, "jobs").await?;
-    let leadership = candidate.elected().await?;
-    let lease = guarded_lease(&session).await?;
-    agent.child.kill().await?;
-    assert!(stage.socket().exists(), "a killed process removes nothing");
-    let mut guard = session.guard_state();
-    guard.wait_for(|state| !state.is_guarded()).await?;
-    let _again = stage.agent(&[]).await?;
-    assert_eq!(guarded_lease(&session).await?, lease);
-    stage
-        .status_when("the session is back", |status| {
-            status["guarded_sessions"][0]["leases"][0] == format!("{lease:x}")
-        })
-        .await?;
-    assert!(leadership.is_valid());
-    Ok(())
-}
-
-#[tokio::test]
 async fn the_socket_has_the_permissions_that_the_options_say() -> Result {
     let stage = Stage::new().await?;
     let by_default = |path: &Path| -> Result<(u32, u32)> {
@@ -258,42 +220,6 @@ async fn the_socket_has_the_permissions_that_the_options_say() -> Result {
     if rustix::process::geteuid().is_root() {
         let _agent = stage.agent(&["--socket-group", "daemon"]).await?;
         assert_eq!(by_default(&stage.socket())?, (0o660, 1));
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn unusable_agent_options_are_refused_with_value_and_rule() -> Result {
-    let stage = Stage::new().await?;
-    let missing = stage.folder.path().join("missing").display().to_string();
-    let below = format!("{missing}/agent.sock");
-    let file = stage.folder.path().join("notes.txt");
-    std::fs::write(&file, "mine")?;
-    let notes = file.display().to_string();
-    let long = format!("/{}", "x".repeat(107));
-    for (args, parts) in [
-        (
-            ["--socket", &below],
-            [&*missing, "does not exist; create it"],
-        ),
-        (["--socket", &notes], [&*notes, "is no socket"]),
-        (["--socket", &long], ["108 bytes", "1 to 107"]),
-        (
-            ["--socket-group", "no-such-group"],
-            ["no-such-group", "this machine has no such group"],
-        ),
-    ] {
-        let mut command = at(&stage.etcd, &["agent"]);
-        if args[0] != "--socket" {
-            command.args(["--socket", &stage.path()]);
-        }
-        command.args(args);
-        run(command).await?.failed(USAGE, &parts);
-    }
-    assert_eq!(std::fs::read_to_string(&file)?, "mine");
-    for mode in ["660x", "0444", "1777"] {
-        let refused = run(eldest(&["agent", "--socket-mode", mode])).await?;
-        refused.failed_usage(USAGE, "from 0600 to 0777");
     }
     Ok(())
 }
@@ -367,27 +293,13 @@ async fn an_agent_answers_only_to_its_own_names() -> Result {
         ("localhost", 200),
         ("127.0.0.1", 200),
     ] {
-        for path in ["/metrics", "/nothing"] {
-            let (status, body) = get_as(&address, path, &format!("{host}:{port}")).await?;
-            let wanted = if wanted == 200 && path == "/nothing" {
-                404
-            } else {
-                wanted
-            };
-            assert_eq!(status, wanted, "{host}: {body}");
-        }
+        let called = format!("{host}:{port}");
+        let (status, body) = get_as(&address, "/metrics", &called).await?;
+        assert_eq!(status, wanted, "{host}: {body}");
     }
+    let refused = get_as(&address, "/nothing", "rebound.example").await?;
+    assert_eq!(refused.0, 421);
     Ok(())
-}
-
-/// Returns every metric of docs/metrics.md that an agent has.
-fn documented() -> Vec<String> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-    let page = std::fs::read_to_string(page).expect("docs/metrics.md");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
-    let names = rows.filter_map(|row| row.split('`').next());
-    let names = names.filter(|name| name.starts_with("eldest_agent_"));
-    names.map(ToOwned::to_owned).collect()
 }
 
 #[tokio::test]
@@ -395,7 +307,11 @@ async fn the_metrics_of_an_agent_have_the_names_of_the_guide() -> Result {
     let stage = Stage::new().await?;
     let mut agent = stage.agent(&["--listen", "127.0.0.1:0"]).await?;
     let address = http(&mut agent).await?;
-    let wanted = documented();
+    let wanted: Vec<String> = documented().into_keys().collect();
+    let wanted = wanted
+        .iter()
+        .filter(|name| name.starts_with("eldest_agent_"));
+    let wanted: Vec<&String> = wanted.collect();
     assert!(wanted.len() >= 4, "{wanted:?}");
     let (_, before) = get(&address, "/metrics").await?;
     assert!(before.contains("\neldest_agent_sessions 0\n"), "{before}");
@@ -409,20 +325,11 @@ async fn the_metrics_of_an_agent_have_the_names_of_the_guide() -> Result {
         .kill_on_drop(true)
         .stdout(std::process::Stdio::null())
         .spawn()?;
-    stage
-        .status_when("it is guarded", |status| {
-            status["guarded_sessions"][0]["leases"]
-                .as_array()
-                .is_some_and(|leases| leases.len() == 1)
-        })
-        .await?;
+    let guarded = |status: &Value| status["guarded_sessions"][0]["leases"][0].is_string();
+    stage.status_when("it is guarded", guarded).await?;
     subject.kill().await?;
-    let after = stage
-        .status_when("its keys are deleted", |status| {
-            status["released"] == 1 && status["session_count"] == 0
-        })
-        .await?;
-    assert_eq!(after["session_count"], 0);
+    let gone = |status: &Value| status["released"] == 1 && status["session_count"] == 0;
+    stage.status_when("its keys are deleted", gone).await?;
     assert!(keys(&mut stage.etcd.client().await).await?.is_empty());
     let (status, page) = get(&address, "/metrics").await?;
     assert_eq!(status, 200);
@@ -463,59 +370,34 @@ async fn a_process_that_is_killed() -> Result {
     std::future::pending().await
 }
 
-/// Returns level and detail of `eldest doctor`'s finding about the agent, and its exit code.
-async fn examined(stage: &Stage, guard: &str) -> Result<(Option<(String, String)>, i32)> {
-    let args = ["doctor", "--clock", "0s", "--ttl", "60s", "--guard", guard];
-    let mut command = at(&stage.etcd, &args);
-    command.args([
-        "--output",
-        "json",
-        "--log",
-        "off",
-        "--request-timeout",
-        "5s",
-    ]);
-    let report = run(command).await?;
-    let all = report.json()["findings"].clone();
-    let mut all = all.as_array().into_iter().flatten();
-    let found = all.find(|finding| finding["check"] == "guard");
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let found = found.map(|found| (text(&found["level"]), text(&found["detail"])));
-    Ok((found, report.code))
-}
-
 #[tokio::test]
 async fn the_doctor_says_whether_the_agent_is_there_and_reaches_etcd() -> Result {
     let stage = Stage::new().await?;
-    let (found, code) = examined(&stage, &stage.path()).await?;
-    let (level, detail) = found.ok_or("no finding")?;
-    assert_eq!((&*level, code), ("fail", SICK));
-    assert!(detail.starts_with("no agent listens at "), "{detail}");
-    assert_eq!(examined(&stage, "off").await?, (None, DONE));
+    let examined = async |guard: &str| {
+        let command = at(&stage.etcd, &["--ttl", "60s", "--request-timeout", "5s"]);
+        examine_with(command, &["--clock", "0s", "--guard", guard]).await
+    };
+    let finds = async |what: &str, message: &str, code: i32| {
+        let report = examined(&stage.path()).await?;
+        report.finds(what, message, "");
+        assert_eq!(report.code, code, "{report:?}");
+        Result::Ok(())
+    };
+    finds("guard fail", "no agent listens at ", SICK).await?;
+    let off = examined("off").await?;
+    assert_eq!((off.code, found(&off, "guard").len()), (DONE, 0));
     if !Path::new(eldest::internal::agent::SOCKET).exists() {
-        let (found, code) = examined(&stage, "auto").await?;
-        assert_eq!(
-            (found.ok_or("no finding")?.0.as_str(), code),
-            ("note", DONE)
-        );
+        let auto = examined("auto").await?;
+        auto.finds("guard note", "", "");
+        assert_eq!(auto.code, DONE, "{auto:?}");
     }
     let agent = stage.agent(&[]).await?;
     let reached = stage.status_when("etcd answers", |status| status["problem"].is_null());
     reached.await?;
-    let (found, code) = examined(&stage, &stage.path()).await?;
-    let (level, detail) = found.ok_or("no finding")?;
-    assert_eq!((&*level, code), ("ok", DONE));
-    assert!(
-        detail.ends_with("reaches etcd and guards 0 sessions"),
-        "{detail}"
-    );
+    finds("guard ok", "reaches etcd and guards 0 sessions", DONE).await?;
     agent.signal(Signal::TERM)?;
     agent.end().await?;
     // The last endpoint option takes effect.
     let _lost = stage.agent(&["--endpoints", "http://127.0.0.1:1"]).await?;
-    let (found, code) = examined(&stage, &stage.path()).await?;
-    let (level, detail) = found.ok_or("no finding")?;
-    assert_eq!((&*level, code), ("warn", DONE));
-    assert!(detail.contains("does not reach etcd: "), "{detail}");
-    Ok(())
+    finds("guard warn", "does not reach etcd: ", DONE).await
 }

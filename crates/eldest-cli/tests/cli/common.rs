@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use eldest::{Announcement, BoxError, Candidate, Session, SessionOptions};
+use eldest_fixtures::tools::without_variables;
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, PutOptions};
 use serde_json::Value;
@@ -25,18 +26,18 @@ pub(crate) const SICK: i32 = 6;
 
 /// Returns the command with these arguments, without the variables of this process that it would read.
 pub(crate) fn eldest(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_eldest"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ELDEST_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = Command::from(without_variables(env!("CARGO_BIN_EXE_eldest")));
     command.args(args).kill_on_drop(true);
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// Returns the words of a command line.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
 }
 
 /// Returns the command with that etcd as its endpoint.

@@ -1,5 +1,7 @@
 //! Tests `eldest doctor`.
 
+use std::time::Duration;
+
 use eldest_testing::{Etcd, Proxy};
 use etcd_client::{AlarmAction, AlarmType, Client};
 use serde_json::Value;
@@ -8,11 +10,11 @@ use eldest_fixtures::grpc_proxy::GrpcProxy;
 use eldest_fixtures::tls::TlsEtcd;
 
 use crate::common::{
-    DONE, Ended, Result, SICK, UNAVAILABLE, USAGE, at, eldest, join, keys, leases, node, put, run,
+    DONE, Ended, Result, SICK, UNAVAILABLE, at, eldest, join, keys, leases, node, put, run,
 };
 
 /// Returns the findings of one check, as (level, message, remedy).
-fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
+pub(crate) fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
     let report = ended.json();
     let findings = report["findings"].as_array().expect("findings").iter();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -22,17 +24,20 @@ fn found(ended: &Ended, check: &str) -> Vec<(String, String, String)> {
         .collect()
 }
 
-/// Asserts that the check has this finding, of this level, and no other.
-#[track_caller]
-pub(crate) fn finds(ended: &Ended, check: &str, level: &str, message: &str, remedy: &str) {
-    let all = found(ended, check);
-    let fits = |(l, m, r): &(String, String, String)| {
-        l == level && m.contains(message) && r.contains(remedy)
-    };
-    assert!(
-        all.iter().any(fits),
-        "{check}: {level} {message:?} {remedy:?} is not in {all:?}"
-    );
+impl Ended {
+    /// Asserts that the report has a finding of this check and level, with this message and remedy.
+    #[track_caller]
+    pub(crate) fn finds(&self, what: &str, message: &str, remedy: &str) {
+        let (check, level) = what.split_once(' ').expect("a check and a level");
+        let all = found(self, check);
+        let mut fits = all
+            .iter()
+            .filter(|(l, m, r)| l == level && m.contains(message) && r.contains(remedy));
+        assert!(
+            fits.next().is_some(),
+            "{what} {message:?} {remedy:?} is not in {all:?}"
+        );
+    }
 }
 
 /// Returns the grace period in milliseconds that the report suggests, if it suggests one.
@@ -51,7 +56,10 @@ pub(crate) async fn examine(command: tokio::process::Command) -> Result<Ended> {
 }
 
 /// Runs the doctor with options that no other command has.
-async fn examine_with(mut command: tokio::process::Command, more: &[&str]) -> Result<Ended> {
+pub(crate) async fn examine_with(
+    mut command: tokio::process::Command,
+    more: &[&str],
+) -> Result<Ended> {
     command.args(["doctor", "--output", "json", "--log", "off"]);
     command.args(more);
     run(command).await
@@ -69,45 +77,35 @@ async fn a_healthy_etcd_passes_and_is_left_as_it_was() -> Result {
     let a = node(&etcd, "a").await?;
     let _candidate = join(&a, "jobs").await?;
     let before = (keys(&mut client).await?, revision(&mut client).await?);
-    let mut command = eldest(&[
-        "--endpoints",
-        &etcd.endpoint(),
-        "--clock-drift-ppm",
-        "100000",
-    ]);
+    let mut command = eldest(&["--endpoints", &etcd.endpoint()]);
     command.args(["--request-timeout", "5s", "--ttl", "60s"]);
+    command.args(["--clock-drift-ppm", "100000"]);
     let report = examine_with(command, &[]).await?;
-    assert_eq!(
-        (report.code, report.stderr.as_str()),
-        (DONE, ""),
-        "{report:?}"
-    );
-    for (check, level, message) in [
-        ("reachable", "ok", &*format!("etcd {}", etcd.version())),
-        ("latency", "ok", "median of 20"),
-        ("round_trip", "ok", "away (median of 10 round trips)"),
-        ("request_timeout", "ok", "5s; six round trips of"),
-        ("members", "ok", "the only member was asked"),
-        ("members", "note", "one member cannot lose one"),
-        ("ttl", "ok", "60s;"),
-        ("ttl", "ok", "two answers of 5.0s"),
-        ("ttl", "ok", "the margin 2s and the grace period 10s"),
-        ("clock", "ok", "ppm"),
+    report.done();
+    let version = format!("etcd {}", etcd.version());
+    for (what, message) in [
+        ("reachable ok", &*version),
+        ("latency ok", "median of 20"),
+        ("round_trip ok", "away (median of 10 round trips)"),
+        ("request_timeout ok", "5s; six round trips of"),
+        ("members ok", "the only member was asked"),
+        ("members note", "one member cannot lose one"),
+        ("ttl ok", "60s;"),
+        ("ttl ok", "two answers of 5.0s"),
+        ("ttl ok", "the margin 2s and the grace period 10s"),
+        ("clock ok", "ppm"),
         (
-            "permissions",
-            "ok",
+            "permissions ok",
             "this user may read and write all below eldest/",
         ),
-        ("pings", "ok", "accepts the pings of a session, every 6s"),
-        ("blocked", "ok", "none of 1 is blocked"),
+        ("pings ok", "accepts the pings of a session, every 6s"),
+        ("blocked ok", "none of 1 is blocked"),
     ] {
-        finds(&report, check, level, message, "");
+        report.finds(what, message, "");
     }
     assert!(found(&report, "nearest").is_empty(), "there is no choice");
-    assert_eq!(
-        (keys(&mut client).await?, revision(&mut client).await?),
-        before
-    );
+    let after = (keys(&mut client).await?, revision(&mut client).await?);
+    assert_eq!(after, before);
     leases(&mut client, 1).await?;
     Ok(())
 }
@@ -144,14 +142,9 @@ async fn a_member_that_does_not_answer_is_distinguished_from_the_others() -> Res
     let endpoints = format!("{},{}", etcd.endpoint(), dead.endpoint());
     let report = examine(eldest(&["--endpoints", &endpoints])).await?;
     assert_eq!(report.code, SICK, "{report:?}");
-    finds(&report, "reachable", "ok", "etcd's leader", "");
-    finds(
-        &report,
-        "reachable",
-        "fail",
-        &dead.endpoint(),
-        "remove it from --endpoints",
-    );
+    report.finds("reachable ok", "etcd's leader", "");
+    let message = &dead.endpoint();
+    report.finds("reachable fail", message, "remove it from --endpoints");
     let report = examine(eldest(&["--endpoints", &dead.endpoint()])).await?;
     assert_eq!(report.code, UNAVAILABLE, "{report:?}");
     Ok(())
@@ -163,23 +156,17 @@ async fn endpoints_are_compared_with_the_members_and_with_each_other() -> Result
     let all = cluster.endpoints();
     let some = format!("{},{}", all[0], all[1]);
     let report = examine(eldest(&["--endpoints", &some])).await?;
-    finds(&report, "members", "warn", &all[2], "name every member");
+    report.finds("members warn", &all[2], "name every member");
     let proxy = Proxy::start(all[0].trim_start_matches("http://")).await?;
     let twice = format!("{},{}", all.join(","), proxy.endpoint());
     let report = examine(eldest(&["--endpoints", &twice])).await?;
-    finds(&report, "members", "ok", "all members were asked: 3", "");
-    finds(&report, "endpoints", "warn", "are the same member", "once");
+    report.finds("members ok", "all members were asked: 3", "");
+    report.finds("endpoints warn", "are the same member", "once");
     let other = Etcd::start().await?;
     let mixed = format!("{},{}", all[0], other.endpoint());
     let report = examine(eldest(&["--endpoints", &mixed])).await?;
     assert_eq!(report.code, SICK, "{report:?}");
-    finds(
-        &report,
-        "cluster",
-        "fail",
-        "2 different clusters",
-        "one cluster",
-    );
+    report.finds("cluster fail", "2 different clusters", "one cluster");
     Ok(())
 }
 
@@ -196,22 +183,12 @@ async fn a_member_without_a_quorum_and_a_full_database_are_reported() -> Result 
     .await?;
     let report = examine(eldest(&["--endpoints", &survivor])).await?;
     assert_eq!(report.code, SICK, "{report:?}");
-    finds(
-        &report,
-        "leader",
-        "fail",
-        "knows no leader",
-        "restart enough members",
-    );
+    report.finds("leader fail", "knows no leader", "restart enough members");
 
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
-    let member = client
-        .status()
-        .await?
-        .header()
-        .ok_or("a header")?
-        .member_id();
+    let status = client.status().await?;
+    let member = status.header().ok_or("a header")?.member_id();
     let mut options = etcd_client::AlarmOptions::new();
     options.with_member(member);
     client
@@ -219,27 +196,23 @@ async fn a_member_without_a_quorum_and_a_full_database_are_reported() -> Result 
         .await?;
     let report = examine(at(&etcd, &[])).await?;
     assert_eq!(report.code, SICK, "{report:?}");
-    finds(&report, "alarms", "fail", "nobody can join", "alarm disarm");
-    finds(&report, "ttl", "fail", "no lease was granted", "");
+    report.finds("alarms fail", "nobody can join", "alarm disarm");
+    report.finds("ttl fail", "no lease was granted", "");
     Ok(())
+}
+
+/// Starts an etcd that elects its leader slowly.
+async fn slow_etcd() -> Result<Etcd> {
+    let slow = Etcd::builder().heartbeat(Duration::from_millis(500));
+    let slow = slow.election_timeout(Duration::from_secs(5));
+    Ok(slow.start().await?)
 }
 
 #[tokio::test]
 async fn unsuitable_ttl_is_reported_with_a_suitable_one() -> Result {
-    let slow = Etcd::builder();
-    let slow = slow.heartbeat(std::time::Duration::from_millis(500));
-    let slow = slow
-        .election_timeout(std::time::Duration::from_secs(5))
-        .start()
-        .await?;
+    let slow = slow_etcd().await?;
     let report = examine(at(&slow, &["--ttl", "4s"])).await?;
-    finds(
-        &report,
-        "ttl",
-        "warn",
-        "grants no lease below 8s",
-        "--ttl 8s",
-    );
+    report.finds("ttl warn", "grants no lease below 8s", "--ttl 8s");
     let short = found(&report, "ttl")
         .into_iter()
         .find(|(_, m, _)| m.contains("is short"));
@@ -250,16 +223,12 @@ async fn unsuitable_ttl_is_reported_with_a_suitable_one() -> Result {
         .next()
         .ok_or("a TTL")?;
     let report = examine(at(&slow, &["--ttl", floor])).await?;
-    assert!(
-        !found(&report, "ttl")
-            .iter()
-            .any(|(level, ..)| level == "fail"),
-        "{report:?}"
-    );
+    let mut ttl = found(&report, "ttl").into_iter();
+    assert!(ttl.all(|(level, ..)| level != "fail"), "{report:?}");
     // The measured times vary from run to run; the remedy adds a request timeout that grows with the TTL.
     let longer = format!("{}s", floor.trim_end_matches('s').parse::<u64>()? * 2);
     let report = examine(at(&slow, &["--ttl", &longer])).await?;
-    finds(&report, "ttl", "ok", &format!("{longer};"), "");
+    report.finds("ttl ok", &format!("{longer};"), "");
     Ok(())
 }
 
@@ -279,36 +248,26 @@ async fn examine_answering(args: &[&str]) -> Result<Ended> {
 async fn slow_answers_are_reported_with_the_timeout_that_they_need() -> Result {
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
-    proxy.delay(std::time::Duration::from_millis(150));
+    proxy.delay(Duration::from_millis(150));
     let endpoint = proxy.endpoint();
     let report = examine_answering(&["--endpoints", &endpoint, "--ttl", "10s"]).await?;
-    finds(
-        &report,
-        "latency",
-        "warn",
-        "the request timeout is 500ms",
-        "--request-timeout",
-    );
-    finds(
-        &report,
-        "request_timeout",
-        "warn",
-        "--request-timeout 500ms is short",
-        "",
-    );
-    finds(&report, "ttl", "warn", "--ttl 10s is short", "");
+    let message = "the request timeout is 500ms";
+    report.finds("latency warn", message, "--request-timeout");
+    let message = "--request-timeout 500ms is short";
+    report.finds("request_timeout warn", message, "");
+    report.finds("ttl warn", "--ttl 10s is short", "");
     let advice = advised(&report)?;
     assert!(
         (300..400).contains(&advice.trim_end_matches("ms").parse::<u32>()?),
         "{advice}"
     );
     let both = "instead of --request-timeout and --ttl: a request timeout of 2.";
-    finds(&report, "ttl", "warn", "", both);
+    report.finds("ttl warn", "", both);
     // The measured times do not grow with the timeout, and the advice covers all that were measured.
     let longer = format!("{}ms", advice.trim_end_matches("ms").parse::<u32>()? + 50);
     let report = examine_answering(&["--endpoints", &endpoint, "--round-trip", &longer]).await?;
     for check in ["latency", "request_timeout", "ttl"] {
-        finds(&report, check, "ok", "", "");
+        report.finds(&format!("{check} ok"), "", "");
         assert_eq!(found(&report, check).len(), 1, "{report:?}");
     }
     Ok(())
@@ -328,22 +287,14 @@ async fn time_to_answer_challenges_is_compared_with_reads_and_etcds_election_tim
     let etcd = Etcd::start().await?;
     let challenged = |time| ["--ttl", "30s", "--challenges", time];
     let report = examine(at(&etcd, &challenged("20s"))).await?;
-    finds(&report, "answer_within", "ok", "20s; a read may take", "");
-    finds(&report, "challenges_port", "note", "no port", "");
+    report.finds("answer_within ok", "20s; a read may take", "");
+    report.finds("challenges_port note", "no port", "");
     let report = examine(at(&etcd, &["--ttl", "30s"])).await?;
     assert_eq!(found(&report, "answer_within"), []);
 
-    let slow = Etcd::builder().heartbeat(std::time::Duration::from_millis(500));
-    let slow = slow.election_timeout(std::time::Duration::from_secs(5));
-    let slow = slow.start().await?;
+    let slow = slow_etcd().await?;
     let report = examine(at(&slow, &challenged("4s"))).await?;
-    finds(
-        &report,
-        "answer_within",
-        "note",
-        "ends terms: --challenges ",
-        "",
-    );
+    report.finds("answer_within note", "ends terms: --challenges ", "");
     Ok(())
 }
 
@@ -360,32 +311,24 @@ async fn advertised_port_for_signs_of_life_is_tried() -> Result {
         examine(at(&etcd, &args)).await
     };
     let report = examined("127.0.0.1:0", None).await?;
-    finds(&report, "challenges_port", "ok", "leads to", "");
+    report.finds("challenges_port ok", "leads to", "");
     let other = std::net::TcpListener::bind("127.0.0.1:0")?;
     let place = other.local_addr()?.to_string();
     let report = examined(&place, None).await?;
-    finds(&report, "challenges_port", "ok", "accepts connections", "");
+    report.finds("challenges_port ok", "accepts connections", "");
     let free = std::net::TcpListener::bind("127.0.0.1:0")?;
     let listen = free.local_addr()?.to_string();
     drop(free);
     let report = examined(&listen, Some(&place)).await?;
-    finds(
-        &report,
-        "challenges_port",
-        "warn",
+    report.finds(
+        "challenges_port warn",
         "leads elsewhere",
         "correct --challenges-advertise",
     );
     drop(other);
     let report = examined(&listen, Some(&place)).await?;
-    finds(
-        &report,
-        "challenges_port",
-        "warn",
-        "cannot hear this one",
-        "",
-    );
-    finds(&report, "challenges_port", "note", "a second session", "");
+    report.finds("challenges_port warn", "cannot hear this one", "");
+    report.finds("challenges_port note", "a second session", "");
     Ok(())
 }
 
@@ -394,20 +337,14 @@ async fn too_long_grace_period_is_reported_with_a_suitable_one() -> Result {
     let etcd = Etcd::start().await?;
     let args = ["--ttl", "10s", "--clock", "0s", "--grace"];
     let report = examine_with(at(&etcd, &[]), &[&args[..], &["4500ms"]].concat()).await?;
-    finds(
-        &report,
-        "ttl",
-        "warn",
-        "the grace period 4.5s",
-        "or --grace ",
-    );
+    report.finds("ttl warn", "the grace period 4.5s", "or --grace ");
     let mut suggested = shorter_grace(&report).ok_or("a grace period")?;
     // A run that finds etcd slower than the one before suggests a shorter one again.
     for _ in 0..5 {
         let grace = format!("{suggested}ms");
         let report = examine_with(at(&etcd, &[]), &[&args[..], &[&grace]].concat()).await?;
         let Some(shorter) = shorter_grace(&report) else {
-            finds(&report, "ttl", "ok", "10s; a renewal may be", "");
+            report.finds("ttl ok", "10s; a renewal may be", "");
             return Ok(());
         };
         assert!(shorter < suggested, "{shorter} after {suggested}");
@@ -423,19 +360,22 @@ async fn the_endpoint_that_a_node_here_uses_is_reported_with_the_reason() -> Res
         Proxy::start(&cluster.endpoints()[0]).await?,
         Proxy::start(&cluster.endpoints()[1]).await?,
     );
-    far.delay(std::time::Duration::from_millis(60));
+    far.delay(Duration::from_millis(60));
     let plain = format!("{},{}", far.endpoint(), near.endpoint());
     let named = format!("eu={},us={}", far.endpoint(), near.endpoint());
-    let examined = async |more: &[&str]| examine(eldest(more)).await;
-    let report = examined(&["--endpoints", &plain]).await?;
-    let uses = format!("a node here uses {}: no other", near.endpoint());
-    finds(&report, "nearest", "ok", &uses, "");
-    let report = examined(&["--endpoints", &named, "--data-center", "eu"]).await?;
-    let uses = format!(
-        "a node here uses {}: it is in the node's data centre",
-        far.endpoint()
-    );
-    finds(&report, "nearest", "ok", &uses, "");
+    let nearest = async |endpoints: &str, place: &str, what: &str, message: &str, remedy: &str| {
+        let mut args = vec!["--endpoints", endpoints];
+        if !place.is_empty() {
+            args.extend(["--data-center", place]);
+        }
+        let report = examine(eldest(&args)).await?;
+        report.finds(what, message, remedy);
+        Result::Ok(report)
+    };
+    let uses = |who: &Proxy, why: &str| format!("a node here uses {}: {why}", who.endpoint());
+    nearest(&plain, "", "nearest ok", &uses(&near, "no other"), "").await?;
+    let own = uses(&far, "it is in the node's data centre");
+    let report = nearest(&named, "eu", "nearest ok", &own, "").await?;
     let (_, message, _) = found(&report, "nearest").remove(0);
     let title = format!("round trips: eu={} ", far.endpoint());
     let listed = message.split(&title).last();
@@ -448,43 +388,12 @@ async fn the_endpoint_that_a_node_here_uses_is_reported_with_the_reason() -> Res
         "{message}"
     );
     far.cut();
-    let report = examined(&["--endpoints", &named, "--data-center", "eu"]).await?;
-    let uses = format!(
-        "a node here uses {}: a preferred one does not answer",
-        near.endpoint()
-    );
-    finds(&report, "nearest", "ok", &uses, "");
-    let report = examined(&["--endpoints", &named, "--data-center", "asia"]).await?;
-    finds(
-        &report,
-        "nearest",
-        "warn",
-        "the data centre \"asia\"",
-        "asia=URL",
-    );
-    let report = examined(&["--endpoints", &named]).await?;
-    finds(
-        &report,
-        "nearest",
-        "warn",
-        "a node needs --data-center",
-        "give --data-center",
-    );
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_short_ttl_near_etcd_is_reported_with_a_longer_one() -> Result {
-    let etcd = Etcd::start().await?;
-    let report = examine(at(&etcd, &["--ttl", "2s"])).await?;
-    finds(&report, "ttl", "warn", "--ttl 2s is short", "or longer");
-    Ok(())
-}
-
-#[tokio::test]
-async fn clocks_are_compared_for_a_minute_at_most() -> Result {
-    let refused = run(eldest(&["doctor", "--clock", "2m"])).await?;
-    refused.failed_usage(USAGE, "at most 60s");
+    let other = uses(&near, "a preferred one does not answer");
+    nearest(&named, "eu", "nearest ok", &other, "").await?;
+    let unknown = "the data centre \"asia\"";
+    nearest(&named, "asia", "nearest warn", unknown, "asia=URL").await?;
+    let missing = "a node needs --data-center";
+    nearest(&named, "", "nearest warn", missing, "give --data-center").await?;
     Ok(())
 }
 
@@ -495,7 +404,7 @@ async fn the_grpc_proxy_of_etcd_must_be_replaced_by_the_members() -> Result {
     let ended = examine(eldest(&["--endpoints", &proxy.endpoint()])).await?;
     assert_eq!(ended.code, SICK, "{ended:?}");
     let message = "etcd's gRPC proxy";
-    finds(&ended, "direct", "fail", message, "members of etcd");
+    ended.finds("direct fail", message, "members of etcd");
     Ok(())
 }
 
@@ -516,10 +425,10 @@ async fn etcd_that_closes_connections_because_of_pings_is_reported_with_the_reme
         examine_with(at(&lenient, &[]), &[]),
     )?;
     let remedy = "--grpc-keepalive-min-time of 5s";
-    finds(&cut, "pings", "warn", &strict.endpoint(), remedy);
+    cut.finds("pings warn", &strict.endpoint(), remedy);
     assert_eq!(cut.code, DONE, "{cut:?}");
     for report in [kept, kept_over_tls] {
-        finds(&report, "pings", "ok", "", "");
+        report.finds("pings ok", "", "");
     }
     Ok(())
 }

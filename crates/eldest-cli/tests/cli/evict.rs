@@ -3,7 +3,7 @@
 use eldest::{LostReason, Session};
 use eldest_testing::{Etcd, eventually};
 
-use crate::common::{DONE, NOT_DONE, Result, SOON, USAGE, at, join, keys, node, put, run};
+use crate::common::{DONE, NOT_DONE, Result, SOON, USAGE, at, join, keys, node, run, words};
 
 async fn leader(session: &Session) -> Result<Option<String>> {
     let leader = session.election("jobs")?.leader().await?;
@@ -54,51 +54,16 @@ async fn candidate_among_namesakes_is_selected_only_by_its_key() -> Result {
     let roster = twins.0.election("jobs")?.roster().await?;
     let second = &roster.members()[1];
     let key = String::from_utf8(second.key().to_vec())?;
-    let other = run(at(
-        &etcd,
-        &[
-            "evict",
-            "jobs",
-            "--id",
-            "other",
-            "--candidate",
-            &key,
-            "--yes",
-        ],
-    ))
-    .await?;
+    let line = format!("evict jobs --id other --candidate {key} --yes");
+    let other = run(at(&etcd, &words(&line))).await?;
     other.failed(NOT_DONE, &["no candidate of that name with that key"]);
     // The last level of the key selects the same candidate.
     let last = key.rsplit('/').next().ok_or("a last level")?;
-    let args = [
-        "evict",
-        "jobs",
-        "--id",
-        "twin",
-        "--candidate",
-        last,
-        "--yes",
-        "--output",
-        "json",
-    ];
-    let done = run(at(&etcd, &args)).await?.done().json();
+    let line = format!("evict jobs --id twin --candidate {last} --yes --output json");
+    let done = run(at(&etcd, &words(&line))).await?.done().json();
     assert_eq!(done["evicted"]["key"], key.as_str());
     assert_eq!(done["evicted"]["has_turn"], false);
     assert_eq!(done["leader"]["identity"], "twin");
-    Ok(())
-}
-
-#[tokio::test]
-async fn blocking_key_is_deleted_by_its_name() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    put(&mut client, "eldest/jobs/immortal", "old").await?;
-    let a = node(&etcd, "a").await?;
-    let _candidate = join(&a, "jobs").await?;
-    assert_eq!(leader(&a).await?, None);
-    let args = ["evict", "jobs", "--candidate", "immortal", "--yes"];
-    run(at(&etcd, &args)).await?.done();
-    assert_eq!(leader(&a).await?.as_deref(), Some("a"));
     Ok(())
 }
 

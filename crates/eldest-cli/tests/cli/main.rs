@@ -16,6 +16,7 @@ mod misfits;
 mod options;
 mod pages;
 mod partitions;
+mod refused;
 mod schema;
 mod signals;
 mod status;

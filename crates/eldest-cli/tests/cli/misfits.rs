@@ -4,73 +4,65 @@ use eldest_fixtures::tls::TlsEtcd;
 use eldest_testing::Etcd;
 
 use crate::common::{DONE, Result, SICK, UNAVAILABLE, at, eldest, join, node, put};
-use crate::doctor::{examine, finds};
+use crate::doctor::examine;
 
 #[tokio::test]
-async fn key_without_a_lease_is_reported_before_it_blocks_its_queue() -> Result {
+async fn key_short_ttl_and_user_that_will_harm_are_warnings() -> Result {
     let etcd = Etcd::start().await?;
     let a = node(&etcd, "a").await?;
     let _candidate = join(&a, "jobs").await?;
     put(&mut etcd.client().await, "eldest/jobs/immortal", "x").await?;
-    let report = examine(at(&etcd, &[])).await?;
-    assert_eq!(report.code, DONE, "a warning: {report:?}");
-    finds(
-        &report,
-        "blocked",
-        "warn",
-        "jobs will be blocked by the key eldest/jobs/immortal, which has no lease",
-        "eldest evict jobs --candidate eldest/jobs/immortal",
-    );
+    let mut command = at(&etcd, &["--user", "me", "--ttl", "2s"]);
+    command.env("ELDEST_PASSWORD", "secret");
+    let report = examine(command).await?;
+    assert_eq!(report.code, DONE, "warnings: {report:?}");
+    let blocks = "jobs will be blocked by the key eldest/jobs/immortal, which has no lease";
+    let evict = "eldest evict jobs --candidate eldest/jobs/immortal";
+    report.finds("blocked warn", blocks, evict);
+    report.finds("ttl warn", "--ttl 2s is short", "or longer");
+    let disabled = "etcd has authentication disabled";
+    report.finds("permissions warn", disabled, "leave out --user");
     Ok(())
 }
 
 #[tokio::test]
 async fn limits_of_etcd_that_stop_a_session_are_reported_with_the_option() -> Result {
-    for (option, message) in [
-        ("--max-txn-ops=1", "no node can become a candidate"),
-        ("--max-txn-ops=2", "no node can take a partition"),
+    for (option, code, level, message, remedy) in [
         (
-            "--max-concurrent-streams=1",
-            "no request on a connection that carries a stream",
+            "max-txn-ops=1",
+            SICK,
+            "fail",
+            "no node can become a candidate",
+            "--max-txn-ops",
         ),
-    ] {
-        let etcd = Etcd::builder().arg(option).start().await?;
-        let report = examine(at(&etcd, &[])).await?;
-        assert_eq!(report.code, SICK, "{report:?}");
-        let name = option.split('=').next().unwrap_or_default();
-        finds(&report, "limits", "fail", message, name);
-    }
-    for (option, level, message, remedy) in [
         (
-            "--max-txn-ops=3",
+            "max-txn-ops=2",
+            SICK,
+            "fail",
+            "no node can take a partition",
+            "--max-txn-ops",
+        ),
+        (
+            "max-concurrent-streams=1",
+            SICK,
+            "fail",
+            "that carries a stream",
+            "--max-concurrent-streams",
+        ),
+        (
+            "max-txn-ops=3",
+            DONE,
             "warn",
             "no guard can delete the keys",
             "--max-txn-ops of 4",
         ),
-        ("--max-txn-ops=4", "ok", "as a session needs", ""),
+        ("max-txn-ops=4", DONE, "ok", "as a session needs", ""),
     ] {
-        let etcd = Etcd::builder().arg(option).start().await?;
+        let etcd = Etcd::builder().arg(format!("--{option}")).start().await?;
         let report = examine(at(&etcd, &[])).await?;
-        assert_eq!(report.code, DONE, "{report:?}");
-        finds(&report, "limits", level, message, remedy);
+        assert_eq!(report.code, code, "{report:?}");
+        report.finds(&format!("limits {level}"), message, remedy);
     }
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_user_where_authentication_is_disabled_is_reported() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut command = at(&etcd, &["--user", "me"]);
-    command.env("ELDEST_PASSWORD", "secret");
-    let report = examine(command).await?;
-    assert_eq!(report.code, DONE, "a warning: {report:?}");
-    finds(
-        &report,
-        "permissions",
-        "warn",
-        "etcd has authentication disabled",
-        "leave out --user",
-    );
     Ok(())
 }
 
@@ -82,43 +74,20 @@ async fn endpoint_that_is_no_member_has_a_remedy_of_its_own() -> Result {
     let metrics = format!("http://{}", free_address()?);
     let plain = Etcd::builder().arg(format!("--listen-metrics-urls={metrics}"));
     let plain = plain.start().await?;
-    let http = |url: &str| url.replace("https:", "http:");
-    for (endpoint, code, message, remedy) in [
-        (
-            http(&sealed.endpoint),
-            SICK,
-            "",
-            "the server speaks TLS: write https://",
-        ),
-        (
-            plain.endpoint().replace("http:", "https:"),
-            SICK,
-            "",
-            "the server speaks no TLS: write http://",
-        ),
-        (metrics, SICK, "", "name one of etcd's --listen-client-urls"),
-        (
-            sealed.endpoint.clone(),
-            SICK,
-            "a certificate was refused",
-            "correct --cacert, --cert or --key",
-        ),
-        (
-            cluster.endpoints()[learner].clone(),
-            SICK,
-            "learner",
-            "promote it",
-        ),
-        (
-            format!("http://{}", free_address()?),
-            UNAVAILABLE,
-            "",
-            "start it",
-        ),
+    let http = sealed.endpoint.replace("https:", "http:");
+    let https = plain.endpoint().replace("http:", "https:");
+    let nowhere = format!("http://{}", free_address()?);
+    for (endpoint, code, remedy) in [
+        (http, SICK, "the server speaks TLS: write https://"),
+        (https, SICK, "the server speaks no TLS: write http://"),
+        (metrics, SICK, "name one of etcd's --listen-client-urls"),
+        (sealed.endpoint.clone(), SICK, "correct --cacert, --cert"),
+        (cluster.endpoints()[learner].clone(), SICK, "promote it"),
+        (nowhere, UNAVAILABLE, "start it"),
     ] {
         let report = examine(eldest(&["--endpoints", &endpoint])).await?;
         assert_eq!(report.code, code, "{endpoint}: {report:?}");
-        finds(&report, "reachable", "fail", message, remedy);
+        report.finds("reachable fail", "", remedy);
     }
     Ok(())
 }

@@ -4,16 +4,15 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use eldest::{Announcement, Candidate, Credentials, Leadership, Session, SessionOptions};
+use eldest::{Credentials, Session, SessionOptions};
 use eldest_testing::{Etcd, eventually};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::common::{DENIED, DONE, Result, Running, SICK, SOON, at, join, node, put, run};
 use crate::terminal::Terminal;
+use eldest_fixtures::hang::{closed, idle};
 use eldest_fixtures::tools::etcdctl;
 
 const SECURITY: &str = include_str!("../../../../docs/security.md");
@@ -127,12 +126,9 @@ async fn serves(command: Command) -> Result {
         .ok_or_else(|| format!("it says {line:?}"))?
         .to_owned();
     let ready = async || {
-        let mut asked = TcpStream::connect(&address).await.ok()?;
-        let request =
-            format!("GET /ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        asked.write_all(request.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        asked.read_to_string(&mut answer).await.ok()?;
+        let request = "GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let asked = idle(address.parse().ok()?, request).await.ok()?;
+        let answer = closed(asked, SOON).await.ok()?;
         answer.starts_with("HTTP/1.1 200 ").then_some(())
     };
     eventually(SOON, "it is ready", ready).await?;
@@ -142,31 +138,24 @@ async fn serves(command: Command) -> Result {
     Ok(())
 }
 
-/// Leads "jobs" with an announcement, and takes and releases one of each other resource.
-async fn leads_and_holds(me: &Session) -> Result<(Candidate, Leadership)> {
-    let election = me.election("jobs")?;
-    let mut observer = election.observe().await?;
-    let mut candidate = election.campaign().await?;
-    let leadership = timeout(SOON, candidate.elected()).await??;
-    leadership
-        .proclaim(Announcement::new("billing").with_address("h:1"))
+/// Runs the commands that show who leads "jobs".
+async fn observes(by: &impl Fn(&[&str]) -> Command) -> Result {
+    let status = run(by(&["status", "jobs"])).await?;
+    assert!(status.done().stdout.contains("billing leads"), "{status:?}");
+    let mut watch = Running::start(by(&["watch", "jobs"]))?;
+    assert!(watch.line().await?.contains("billing"));
+    watch.close().kill().await?;
+    let mut top = Terminal::start(by(&["top", "--interval", "100ms"]), 16, 100)?;
+    top.shows("the leader", |screen| screen.contains("billing leads"))
         .await?;
-    let seen = timeout(SOON, observer.next()).await?;
-    assert!(seen.ok_or("it goes on")?.is_ok());
-    let guard = timeout(SOON, me.lock("l")?.acquire()).await??;
-    let permit = timeout(SOON, me.semaphore("s", 2)?.acquire()).await??;
-    let mut member = timeout(SOON, me.partitions("p", 3)?.join()).await??;
-    let partition = timeout(SOON, member.owned()).await??;
-    assert_eq!(me.overview("").await?.queues().len(), 4);
-    drop(partition);
-    timeout(SOON, member.leave()).await??;
-    permit.release().await?;
-    guard.release().await?;
-    Ok((candidate, leadership))
+    top.type_in("q")?;
+    assert_eq!(top.end().await?, DONE);
+    Ok(())
 }
 
+/// Tests of the library show that these permissions suffice for its features.
 #[tokio::test]
-async fn the_documented_role_for_nodes_suffices_for_every_feature() -> Result {
+async fn the_documented_role_for_nodes_suffices_for_every_command() -> Result {
     let Some((etcd, shell)) = guarded().await? else {
         return Ok(());
     };
@@ -183,17 +172,9 @@ async fn the_documented_role_for_nodes_suffices_for_every_feature() -> Result {
     );
 
     let me = session(&etcd, "billing").await?;
-    let (mut candidate, leadership) = leads_and_holds(&me).await?;
-    let status = done(&["status", "jobs"]).await?;
-    assert!(status.stdout.contains("billing leads"), "{status:?}");
-    let mut watch = Running::start(billing(&["watch", "jobs"]))?;
-    assert!(watch.line().await?.contains("billing"));
-    watch.close().kill().await?;
-    let mut top = Terminal::start(billing(&["top", "--interval", "100ms"]), 16, 100)?;
-    top.shows("the leader", |screen| screen.contains("billing leads"))
-        .await?;
-    top.type_in("q")?;
-    assert_eq!(top.end().await?, DONE);
+    let mut candidate = join(&me, "jobs").await?;
+    let leadership = timeout(SOON, candidate.elected()).await??;
+    observes(&billing).await?;
     let before = leadership.fencing_token();
     done(&["evict", "jobs", "--id", "billing", "--yes"]).await?;
     timeout(SOON, leadership.lost().cancelled()).await?;
@@ -221,24 +202,9 @@ async fn documented_role_for_observers_observes_and_changes_nothing() -> Result 
 
     let doctor = run(dashboard(&["doctor", "--clock", "0s", "--observer"])).await?;
     assert_eq!(doctor.code, DONE, "{doctor:?}");
-    let status = run(dashboard(&["status"])).await?;
-    assert!(status.done().stdout.contains("billing leads"), "{status:?}");
-    let mut watch = Running::start(dashboard(&["watch", "jobs"]))?;
-    assert!(watch.line().await?.contains("billing"));
-    watch.close().kill().await?;
-    let mut top = Terminal::start(dashboard(&["top", "--interval", "100ms"]), 16, 100)?;
-    top.shows("the leader", |screen| screen.contains("billing leads"))
-        .await?;
-    top.type_in("q")?;
-    assert_eq!(top.end().await?, DONE);
-    serves(dashboard(&[
-        "serve",
-        "jobs",
-        "--observe",
-        "--listen",
-        "127.0.0.1:0",
-    ]))
-    .await?;
+    observes(&dashboard).await?;
+    let observing = ["serve", "jobs", "--observe", "--listen", "127.0.0.1:0"];
+    serves(dashboard(&observing)).await?;
 
     for refused in [
         vec!["evict", "jobs", "--id", "billing", "--yes"],

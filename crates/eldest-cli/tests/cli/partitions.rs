@@ -7,7 +7,7 @@ use eldest_testing::{Etcd, eventually};
 use etcd_client::{GetOptions, KeyValue};
 use serde_json::{Value, json};
 
-use crate::common::{NOT_DONE, Result, SOON, USAGE, at, placed, run};
+use crate::common::{NOT_DONE, Result, SOON, USAGE, at, placed, run, words};
 
 #[tokio::test]
 async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
@@ -36,18 +36,9 @@ async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
         let wanted = [&*partition.to_string(), "node-a", "node-a:80", &token];
         assert_eq!(lines[partition as usize + 1], wanted);
     }
-    for name in ["user-1", "user-2", "user-3", ""] {
-        let args = [
-            "partitions",
-            "billing",
-            "--count",
-            "4",
-            "--of",
-            name,
-            "--output",
-            "json",
-        ];
-        let found = run(at(&etcd, &args)).await?.done().json();
+    for name in ["user-1", "user-2", "user-3"] {
+        let line = format!("partitions billing --count 4 --of {name} --output json");
+        let found = run(at(&etcd, &words(&line))).await?.done().json();
         let partition = shards.partition_for(name);
         assert_eq!(found["partitions"].as_array().map(Vec::len), Some(1));
         let one = &found["partitions"][0];

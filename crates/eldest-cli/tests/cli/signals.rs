@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use eldest_fixtures::wait::until;
 use eldest_testing::{Etcd, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
@@ -64,8 +65,8 @@ async fn signals_ignored_at_the_start_stay_ignored_and_blocked_ones_do_not() -> 
     ] {
         let mut child = started_with("HUP,INT,QUIT", "TERM,USR1", &at(&etcd, args)).spawn()?;
         let process = child.id().ok_or("it runs")?;
-        eventually(SOON, "it listens for SIGTERM", async || {
-            has(process, "SigCgt", Signal::TERM).then_some(())
+        until(SOON, "it listens for SIGTERM", async || {
+            has(process, "SigCgt", Signal::TERM)
         })
         .await?;
         for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
@@ -98,13 +99,13 @@ async fn the_program_is_notified_of_ctrl_z_before_its_supervisor_stops() -> Resu
     let pid = Pid::from_raw(process.try_into()?).ok_or("a process")?;
     for _ in 0..20 {
         kill_process(pid, Signal::TSTP)?;
-        eventually(SOON, "both are stopped", async || {
-            (is_stopped(process) && is_stopped(program)).then_some(())
+        until(SOON, "both are stopped", async || {
+            is_stopped(process) && is_stopped(program)
         })
         .await?;
         kill_process(pid, Signal::CONT)?;
-        eventually(SOON, "both go on", async || {
-            (!is_stopped(process) && !is_stopped(program)).then_some(())
+        until(SOON, "both go on", async || {
+            !is_stopped(process) && !is_stopped(program)
         })
         .await?;
     }
@@ -135,18 +136,12 @@ async fn ctrl_z_and_fg_in_a_shell_stop_and_continue_the_program() -> Result {
     terminal
         .shows("the job has stopped", |screen| screen.contains("Stopped"))
         .await?;
-    eventually(SOON, "the program is stopped", async || {
-        is_stopped(program).then_some(())
-    })
-    .await?;
+    until(SOON, "the program is stopped", async || is_stopped(program)).await?;
     terminal.type_in("fg\n")?;
-    eventually(SOON, "the program goes on", async || {
-        (!is_stopped(program)).then_some(())
-    })
-    .await?;
+    until(SOON, "the program goes on", async || !is_stopped(program)).await?;
     terminal.type_in("\x03")?;
-    eventually(SOON, "the program has ended", async || {
-        status(program, "State").is_empty().then_some(())
+    until(SOON, "the program has ended", async || {
+        status(program, "State").is_empty()
     })
     .await?;
     terminal.type_in("exit\n")?;

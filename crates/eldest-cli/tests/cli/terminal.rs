@@ -38,8 +38,13 @@ impl Terminal {
         slave.read(true).write(true).custom_flags(not_ours);
         let slave = slave.open(path)?;
         let mut keyboard = File::from(master);
-        let terminal = Self::sized(&keyboard, rows, columns);
-        terminal?;
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&keyboard, size)?;
         command
             .stdin(slave.try_clone()?)
             .stdout(slave.try_clone()?)
@@ -69,16 +74,6 @@ impl Terminal {
             child,
             reader,
         })
-    }
-
-    fn sized(terminal: &File, rows: u16, columns: u16) -> Result {
-        let size = Winsize {
-            ws_row: rows,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        Ok(tcsetwinsize(terminal, size)?)
     }
 
     /// Returns the text that the terminal shows now.
