@@ -11,14 +11,8 @@ async fn silent_node_is_shown_as_condemned_by_the_node_that_took_over() -> Resul
         return Ok(());
     };
     let stage = Stage::new().await?;
-    let options = [
-        "--grace",
-        "200ms",
-        "--challenges",
-        "2s",
-        "--challenges-listen",
-        "127.0.0.1:0",
-    ];
+    let options = "--grace 200ms --challenges 2s --challenges-listen 127.0.0.1:0";
+    let options: Vec<&str> = options.split(' ').collect();
     let a = stage.node("60s", "a", &options).await?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("60s", "b", &options).await?;

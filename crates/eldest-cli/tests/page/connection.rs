@@ -41,7 +41,7 @@ async fn page_reports_a_dead_node_and_continues_with_the_next() -> Result {
         ["kept", "dropped"],
         "what was known is kept"
     );
-    let second = serve(&stage, &at, "second", &["kept", "new"]).await?;
+    let _second = serve(&stage, &at, "second", &["kept", "new"]).await?;
     browser.until(LIVE).await?;
     browser.until_leads("new", "second").await?;
     // "second" leads in the other one once the lease of the dead node has expired.
@@ -50,7 +50,7 @@ async fn page_reports_a_dead_node_and_continues_with_the_next() -> Result {
         .until("[...document.querySelectorAll('h2')].every(one => one.textContent !== 'dropped')")
         .await?;
     assert!(browser.is_the_same().await?, "it was loaded again");
-    second.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn page_reports_a_stopped_node_despite_the_open_connection() -> Result {
     node.signal(Signal::CONT)?;
     browser.until(LIVE).await?;
     assert!(browser.is_the_same().await?, "it was loaded again");
-    node.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn a_page_that_is_refused_tries_again_until_there_is_room() -> Result {
     browser.until(LIVE).await?;
     browser.until_leads("team/e", "a").await?;
     assert!(browser.is_the_same().await?, "it was loaded again");
-    node.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -130,9 +130,6 @@ async fn page_of_a_node_that_lost_etcd_warns_of_old_data() -> Result {
         notice(&mut browser).await.ok()?.is_empty().then_some(())
     })
     .await?;
-    for node in [leader, node] {
-        node.stop().await?;
-    }
     Ok(())
 }
 
@@ -172,7 +169,7 @@ async fn page_of_an_observing_node_shows_the_time_of_etcds_last_confirmation() -
         (heard.is_empty() && notice.is_empty()).then_some(())
     })
     .await?;
-    node.stop().await
+    Ok(())
 }
 
 /// The page contradicts neither `/leader` nor the log of its node, and afterwards the terms show the time without a leader.
@@ -226,5 +223,5 @@ async fn page_shows_a_node_with_an_expired_term_as_last_known_leader() -> Result
     let vacant = vacant.map(|(began, ended)| began - ended);
     assert!(vacant > Some(100), "{gaps}");
     assert_eq!(browser.complaints(), [""; 0]);
-    node.stop().await
+    Ok(())
 }

@@ -3,17 +3,12 @@
 use std::net::SocketAddr;
 
 use crate::browser::Browser;
-use crate::caller::exactly;
+use crate::caller::send;
 use crate::looks::CONTRASTS;
 use crate::stage::{ELECTION, Result, Stage, answers};
 
-async fn send(at: SocketAddr, method: &str, body: &str) -> Result {
-    let request = format!(
-        "{method} /v1/evacuations/dc1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-        Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    let answer = exactly(at, &request).await?;
+async fn order(at: SocketAddr, method: &str, body: &str) -> Result {
+    let answer = send(at, method, "/v1/evacuations/dc1", body).await?;
     assert_eq!(answer.status, 200, "{}", answer.body);
     Ok(())
 }
@@ -34,8 +29,8 @@ async fn order_and_its_nodes_are_shown_until_it_is_lifted() -> Result {
     let hidden = "document.querySelector('.orders').hidden";
     assert_eq!(browser.evaluate(hidden).await?, true);
 
-    let order = r#"{"for_ms": 7200000, "by": "ops", "reason": "<b>new</b> switches"}"#;
-    send(a.at, "PUT", order).await?;
+    let text = r#"{"for_ms": 7200000, "by": "ops", "reason": "<b>new</b> switches"}"#;
+    order(a.at, "PUT", text).await?;
     browser.until_leads(ELECTION, "b").await?;
     browser.until_count(".orders li", 1).await?;
     let said = browser.texts(".orders li").await?.concat();
@@ -53,11 +48,10 @@ async fn order_and_its_nodes_are_shown_until_it_is_lifted() -> Result {
         assert!(worst[0].as_f64() >= Some(4.5), "{scheme}: {worst}");
     }
 
-    send(b.at, "DELETE", "").await?;
+    order(b.at, "DELETE", "").await?;
     browser.until(hidden).await?;
     browser.until_count(".badge.away", 0).await?;
     assert!(browser.is_the_same().await?, "it was loaded again");
     assert_eq!(browser.complaints(), [""; 0]);
-    a.stop().await?;
-    b.stop().await
+    Ok(())
 }

@@ -99,8 +99,7 @@ async fn announcements_are_shown_as_text_and_run_nothing() -> Result {
         drop(candidate);
         session.close().await?;
     }
-    node.stop().await?;
-    blocked.stop().await
+    Ok(())
 }
 
 /// The number of rows, and how many of them say that they cannot be shown.
@@ -162,5 +161,5 @@ async fn every_candidate_has_a_row_despite_odd_announcements() -> Result {
         serde_json::json!([true, false])
     );
     assert_eq!(browser.complaints(), [""; 0]);
-    node.stop().await
+    Ok(())
 }

@@ -79,7 +79,7 @@ async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
     let since = "document.querySelector('[data-election=\"team/e\"] .since').textContent\
         .startsWith('for 1 s; the last leader was c, token ')";
     browser.until(since).await?;
-    let e = stage.node("3s", "e", &[]).await?;
+    let _e = stage.node("3s", "e", &[]).await?;
     browser.until_leads(ELECTION, "e").await?;
     let gap = "Math.max(...[...document.querySelectorAll(\"[data-election='team/e'] .gap\")].map(gap => gap.offsetWidth))";
     let gap = browser.evaluate(gap).await?.as_i64();
@@ -88,9 +88,6 @@ async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
     assert!(browser.is_the_same().await?, "it was loaded again");
     assert_eq!(browser.complaints(), [""; 0]);
     asked_for_nothing_else(browser, &observer);
-    for node in [e, observer] {
-        node.stop().await?;
-    }
     Ok(())
 }
 

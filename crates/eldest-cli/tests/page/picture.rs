@@ -25,18 +25,11 @@ async fn node(stage: &Stage, number: u8) -> Result<Node> {
     let id = format!("node{number}");
     let address = format!("address=10.0.{number}.17:8080");
     let place = format!("data_center=dc{number}");
-    let own = ["serve", ELECTION, "--id", &id, "--grace", "400ms"];
-    let listen = ["--listen", LOCAL, "--challenges-listen", LOCAL];
-    let others = [
-        "--challenges",
-        "2s",
-        "--announce",
-        &address,
-        "--announce",
-        &place,
-    ];
-    let args = [&own[..], &listen, &others].concat();
-    stage.listening(&id, stage.command("4s", &args)).await
+    let mut command = stage.command("4s", &["serve", ELECTION, "--id", &id]);
+    command.args(["--listen", LOCAL, "--challenges-listen", LOCAL]);
+    command.args(["--grace", "400ms", "--challenges", "2s"]);
+    command.args(["--announce", &address, "--announce", &place]);
+    stage.listening(&id, command).await
 }
 
 /// Takes the picture of the whole page.
@@ -91,7 +84,7 @@ async fn pictures_for_the_guide_are_small_enough() -> Result {
     lasts(7).await;
     b.signal(Signal::KILL)?;
     browser.until_leads(ELECTION, "node1").await?;
-    let b = node(2).await?;
+    let _b = node(2).await?;
     lasts(15).await;
     browser
         .until("document.querySelectorAll('.roster tbody tr').length === 3 && document.querySelectorAll('.terms tbody tr').length === 4")
@@ -115,9 +108,6 @@ async fn pictures_for_the_guide_are_small_enough() -> Result {
     if let Some(folder) = folder {
         std::fs::write(folder.join(USUAL), usual)?;
         std::fs::write(folder.join(OUTAGE), outage)?;
-    }
-    for node in [a, b, c] {
-        node.stop().await?;
     }
     Ok(())
 }

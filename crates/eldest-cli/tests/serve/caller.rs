@@ -47,6 +47,13 @@ pub(crate) async fn ask(at: SocketAddr, method: &str, path: &str, rest: &str) ->
     exactly(at, &format!("{begin}{rest}\r\n")).await
 }
 
+/// Sends a JSON body.
+pub(crate) async fn send(at: SocketAddr, method: &str, path: &str, body: &str) -> Result<Answer> {
+    let length = body.len();
+    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    ask(at, method, path, &format!("{head}\r\n{body}")).await
+}
+
 pub(crate) async fn get(at: SocketAddr, path: &str) -> Result<Answer> {
     ask(at, "GET", path, "").await
 }

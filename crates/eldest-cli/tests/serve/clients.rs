@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
@@ -106,10 +107,7 @@ async fn takes_and_gives_back(kind: &str) -> Result {
     // After its node has died, the client has lost its lock.
     let program = format!("echo > {}; exec sleep 1000", flag.display());
     let third = client(kind, &node, 0, &program).spawn()?;
-    eventually(SOON, "the program runs", async || {
-        flag.exists().then_some(())
-    })
-    .await?;
+    until(SOON, "the program runs", async || flag.exists()).await?;
     node.signal(Signal::KILL)?;
     let third = ended(third).await?;
     assert_eq!(third.status.code(), Some(74), "{third:?}");
@@ -136,10 +134,7 @@ async fn kills_its_program_in_time(kind: &str) -> Result {
         beats.display()
     );
     let first = client(kind, &a, 0, &program).spawn()?;
-    eventually(SOON, "the program runs", async || {
-        beats.exists().then_some(())
-    })
-    .await?;
+    until(SOON, "the program runs", async || beats.exists()).await?;
     let second = client(kind, &b, 60, "cut -d' ' -f1 /proc/uptime").spawn()?;
     a.freeze()?;
     let (first, second) = tokio::join!(ended(first), ended(second));

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::caller::{get, post};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest, free_port};
+use crate::stage::{Node, Result, SOON, Stage, answers, free_port};
 
 /// Starts a program that answers with its name and the headers of its requests.
 async fn program(name: &'static str) -> Result<String> {
@@ -48,17 +48,8 @@ async fn beside(
 ) -> Result<(Node, SocketAddr)> {
     let at = free_port().await?;
     let address = at.to_string();
-    let args = [
-        "serve",
-        ELECTION,
-        "--id",
-        name,
-        "--listen",
-        "127.0.0.1:0",
-        "--grace",
-        "400ms",
-    ];
-    let mut command = stage.command(ttl, &args);
+    let mut command = stage.serve(ttl, name);
+    command.args(["--grace", "400ms"]);
     command.args(["--forward", program, "--forward-listen", &address]);
     command.args(more);
     Ok((Node::start(stage, name, command)?, at))
@@ -115,21 +106,12 @@ async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_t
     let (program_url, to_program) = encrypted(behind, &authority).await?;
     let leader_at = free_port().await?;
     let (url, arrived) = encrypted(leader_at, &authority).await?;
-    let args = [
-        "serve",
-        ELECTION,
-        "--id",
-        "a",
-        "--listen",
-        "127.0.0.1:0",
-        "--grace",
-        "400ms",
-    ];
-    let mut command = stage.command("60s", &args);
+    let mut command = stage.serve("60s", "a");
+    command.args(["--grace", "400ms"]);
     command.args(["--forward", &program_url, "--forward-ca", &file("ca.pem")]);
     command.args(["--forward-listen", &leader_at.to_string()]);
     command.args(["--announce", &format!("forward={url}")]);
-    let a = Node::start(&stage, "a", command)?;
+    let _a = Node::start(&stage, "a", command)?;
     answers(leader_at, "/", 200).await?;
     assert!(to_program.load(Ordering::SeqCst) > 0, "the program has TLS");
 
@@ -137,7 +119,7 @@ async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_t
     let before = arrived.load(Ordering::SeqCst);
     // The node waits for one TTL and 5 seconds before it refuses.
     let stranger = file("stranger.pem");
-    let (doubting, at) = beside(&stage, "b", "3s", &plain, &["--forward-ca", &stranger]).await?;
+    let (_doubting, at) = beside(&stage, "b", "3s", &plain, &["--forward-ca", &stranger]).await?;
     let refused = eventually(SOON, "it refuses", async || post(at, "/").await.ok()).await?;
     assert_eq!(refused.status, 503, "{refused:?}");
     assert_eq!(refused.problem(), "leader_unreachable");
@@ -145,21 +127,19 @@ async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_t
     assert_eq!(arrived.load(Ordering::SeqCst), before, "nothing is sent");
 
     let more = ["--forward-ca", &file("ca.pem")];
-    let (trusting, at) = beside(&stage, "c", "60s", &plain, &more).await?;
+    let (_trusting, at) = beside(&stage, "c", "60s", &plain, &more).await?;
     answers(at, "/", 200).await?;
     let answer = post(at, "/orders?id=7").await?;
     assert!(answer.body.starts_with("a "), "{}", answer.body);
     assert!(arrived.load(Ordering::SeqCst) > before, "it came by TLS");
-    doubting.stop().await?;
-    trusting.stop().await?;
-    a.stop().await
+    Ok(())
 }
 
 #[tokio::test]
 async fn requests_to_any_node_reach_the_program_beside_the_leader() -> Result {
     let stage = Stage::new().await?;
     let (a, at_a) = node(&stage, "a").await?;
-    let (b, at_b) = node(&stage, "b").await?;
+    let (_b, at_b) = node(&stage, "b").await?;
     for at in [at_a, at_b] {
         let answer = post(at, "/orders?id=7").await?;
         assert_eq!(answer.status, 200);
@@ -182,59 +162,5 @@ async fn requests_to_any_node_reach_the_program_beside_the_leader() -> Result {
         answer.body.starts_with("b ").then_some(())
     })
     .await?;
-    b.stop().await
-}
-
-#[test]
-fn invalid_options_of_forwarding_are_refused_with_the_rule() -> Result {
-    for wrong in ["8080", "ftp://127.0.0.1:1", "http://127.0.0.1:1/path"] {
-        let output = eldest(&["serve", "e", "--forward", wrong]).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.contains("--forward") && said.contains("https://HOST:PORT"),
-            "{said}"
-        );
-    }
-    let output = eldest(&["serve", "e", "--forward-ca", "ca.pem"]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("--forward <URL>"), "{said}");
-    let folder = tempfile::tempdir()?;
-    let empty = folder.path().join("empty").display().to_string();
-    std::fs::write(&empty, "")?;
-    let forward = ["--forward", "http://127.0.0.1:1"];
-    let cases: [(&[&str], &[&str]); 6] = [
-        (
-            &["e", "f", "--forward-listen", "127.0.0.1:0"],
-            &["--forward", "one election"],
-        ),
-        (
-            &["e", "--forward-listen", "0.0.0.0:0"],
-            &["--forward-listen", "--announce forward=HOST:PORT"],
-        ),
-        (
-            &["e", "--forward-listen", "8480"],
-            &["--forward-listen", "8480"],
-        ),
-        (&["e", "--observe"], &["--forward", "--observe"]),
-        (
-            &["e", "--forward-ca", "/nowhere"],
-            &["--forward-ca /nowhere", "No such file"],
-        ),
-        (
-            &["e", "--forward-ca", &empty],
-            &["--forward-ca", "no certificate"],
-        ),
-    ];
-    for (args, parts) in cases {
-        let output =
-            eldest(&[&["serve", "--listen", "127.0.0.1:0"], args, &forward].concat()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        for part in parts {
-            assert!(said.contains(part), "{part:?} is not in {said:?}");
-        }
-    }
     Ok(())
 }

@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::caller::ask;
+use crate::caller::send;
 use crate::programs::{Program, curl};
 use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers};
 
@@ -36,10 +37,7 @@ impl Guarded {
         let mut command = stage.command(TTL, &["agent"]);
         command.arg("--socket").arg(&guard);
         let agent = Node::start(&stage, "agent", command)?;
-        eventually(SOON, "the agent listens", async || {
-            guard.exists().then_some(())
-        })
-        .await?;
+        until(SOON, "the agent listens", async || guard.exists()).await?;
         let socket = stage.folder.path().join("a.sock");
         let a = node(&stage, "a", ELECTION, &[&guard, &socket], grace, more)?;
         let guarded = Self {
@@ -134,9 +132,7 @@ fn since_boot() -> u64 {
 /// Waits for a lock at b until it has it.
 async fn takes(b: &Node, name: &str) -> Result {
     let body = r#"{"owner":"b","wait_ms":20000}"#;
-    let length = body.len();
-    let rest = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
-    let answer = ask(b.at, "POST", &format!("/v1/locks/{name}"), &rest).await?;
+    let answer = send(b.at, "POST", &format!("/v1/locks/{name}"), body).await?;
     assert_eq!(answer.status, 201, "{answer:?}");
     Ok(())
 }

@@ -6,12 +6,11 @@ use eldest_fixtures::tls::Authority;
 use eldest_testing::eventually;
 
 use crate::caller::{get, post};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, eldest};
+use crate::stage::{Node, Result, SOON, Stage, answers};
 
 /// Starts `eldest serve` at a free port; it need not become ready.
 async fn beside(stage: &Stage, name: &str, more: &[&str]) -> Result<Node> {
-    let args = ["serve", ELECTION, "--id", name, "--listen", "127.0.0.1:0"];
-    let mut command = stage.command("60s", &args);
+    let mut command = stage.serve("60s", name);
     command.args(["--grace", "400ms"]).args(more);
     stage.announced(name, "http", command).await
 }
@@ -54,8 +53,7 @@ async fn hung_program_loses_the_lead_until_it_is_healthy_again() -> Result {
     answers(b.at, "/leader", 200).await?;
     is_unready(&a, "no heartbeat within 3s").await?;
     assert!(a.log().contains("unhealthy"), "{}", a.log());
-    b.stop().await?;
-    a.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -96,69 +94,5 @@ async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Res
     program.stop().await?;
     answers(a.at, "/leader", 503).await?;
     is_unready(&a, "not healthy").await?;
-    doubting.stop().await?;
-    a.stop().await
-}
-
-#[tokio::test]
-async fn program_of_a_node_that_leads_is_found_once_it_says_that_it_is_ready() -> Result {
-    let stage = Stage::new().await?;
-    let a = beside(&stage, "a", &["--serving-within", "60s"]).await?;
-    answers(a.at, "/ready", 200).await?;
-    let refused = get(a.at, "/leader").await?;
-    assert_eq!(
-        (refused.status, &refused.json()["serving"]),
-        (503, &false.into())
-    );
-    let mut status = stage.command("60s", &["status", ELECTION]);
-    let shown = String::from_utf8(status.output()?.stdout)?;
-    assert!(shown.contains("(not serving yet)"), "{shown}");
-    eventually(SOON, "it serves", async || {
-        let path = format!("/v1/elections/{ELECTION}/serving");
-        (post(a.at, &path).await.ok()?.status == 200).then_some(())
-    })
-    .await?;
-    answers(a.at, "/leader", 200).await?;
-    a.stop().await
-}
-
-#[test]
-fn contradictory_health_options_are_refused() -> Result {
-    let folder = tempfile::tempdir()?;
-    let empty = folder.path().join("empty").display().to_string();
-    std::fs::write(&empty, "")?;
-    for (more, parts) in [
-        (vec!["--health-url", "ftp://a/"], ["ftp://a/", "https://"]),
-        (vec!["--health-ca", &empty], ["--health-url", "required"]),
-        (
-            vec!["--health-url", "http://a/", "--health-ca", &empty],
-            ["--health-ca", "http://a/ is not an https URL"],
-        ),
-        (
-            vec!["--health-url", "https://a/", "--health-ca", &empty],
-            ["--health-ca", "no certificate"],
-        ),
-        (
-            vec!["--health-url", "https://a/", "--health-ca", "/nowhere"],
-            ["--health-ca /nowhere", "https://a/"],
-        ),
-        (
-            vec!["--health-cmd", "true", "--observe"],
-            ["health check", "--observe"],
-        ),
-        (
-            vec!["--stall-timeout", "3s", "--observe"],
-            ["--stall-timeout", "--observe"],
-        ),
-        (vec!["--stall-timeout", "3"], ["--stall-timeout", "3s"]),
-    ] {
-        let args = [&["serve", "e", "--listen", "127.0.0.1:0"], &more[..]].concat();
-        let output = eldest(&args).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        for part in parts {
-            assert!(said.contains(part), "{args:?}: {part:?} is not in {said:?}");
-        }
-    }
     Ok(())
 }

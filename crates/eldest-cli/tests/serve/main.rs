@@ -1,5 +1,5 @@
-//! Tests the HTTP of the command with real processes: who leads and how a node ends, and also a load balancer, clients
-//! in other languages, and monitoring.
+//! Tests the HTTP of the command with real processes: who leads and how a node ends, and also clients in other languages,
+//! and monitoring.
 #![cfg(unix)] // processes are stopped by signals
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
@@ -8,7 +8,6 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod deaf;
 mod forward;
-mod front;
 #[cfg(target_os = "linux")]
 mod guarded;
 mod health;

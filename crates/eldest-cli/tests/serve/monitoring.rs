@@ -1,34 +1,17 @@
 //! Tests the dashboard and the alert rules: they use existing metrics, and Prometheus accepts the rules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::caller::{exactly, get};
-use crate::stage::{Result, Stage, answers};
+use crate::stage::Result;
+use eldest_fixtures::metrics::documented;
 use eldest_fixtures::tools::tool;
 
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
-/// Returns every metric of the table in docs/metrics.md with its labels. Tests of the library check that the table is
-/// complete.
-fn documented() -> BTreeMap<String, BTreeSet<String>> {
-    let table =
-        std::fs::read_to_string(repository().join("docs/metrics.md")).expect("docs/metrics.md");
-    let rows = table.lines().filter(|line| line.starts_with("| `eldest_"));
-    rows.map(|line| {
-        let cells: Vec<&str> = line.split('|').collect();
-        let plain = |cell: &str| cell.trim().trim_matches('`').to_owned();
-        (
-            plain(cells[1]),
-            cells[3].split_whitespace().map(plain).collect(),
-        )
-    })
-    .collect()
 }
 
 /// Returns the name of the metric that a series belongs to.
@@ -51,7 +34,7 @@ fn check_matchers(text: &str) {
     for (before, rest) in text.match_indices('{').map(|(at, _)| text.split_at(at)) {
         let start = before.rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
         let name = metric(&before[start.map_or(0, |at| at + 1)..]);
-        let Some(labels) = documented.get(name) else {
+        let Some((_, labels)) = documented.get(name) else {
             continue;
         };
         let inside = rest[1..].split('}').next().unwrap_or_default();
@@ -86,64 +69,6 @@ fn dashboard_and_rules_name_every_metric_and_no_other() -> Result {
     check_matchers(&asked);
     check_matchers(&rules);
     Ok(())
-}
-
-#[tokio::test]
-async fn node_exports_metrics_under_these_names() -> Result {
-    let stage = Stage::new().await?;
-    let node = stage.node("2s", "a", &[]).await?;
-    answers(node.at, "/leader", 200).await?;
-    let wanted = [
-        "eldest_leading",
-        "eldest_rank",
-        "eldest_renewals_total",
-        "eldest_renewal_duration_seconds",
-    ];
-    let page =
-        eldest_testing::eventually(crate::stage::SOON, "a renewal is measured", async || {
-            let page = get(node.at, "/metrics").await.ok()?.body;
-            wanted
-                .iter()
-                .all(|name| named(&page).contains(*name))
-                .then_some(page)
-        })
-        .await?;
-    let measured = documented();
-    for line in page
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.is_empty())
-    {
-        let (name, rest) = line.split_once('{').ok_or(line)?;
-        let labels = measured
-            .get(metric(name))
-            .ok_or_else(|| format!("not documented: {line}"))?;
-        let inside = rest.split('}').next().unwrap_or_default();
-        let found: BTreeSet<String> = inside
-            .split(',')
-            .filter_map(|label| label.split('=').next())
-            .filter(|label| *label != "le")
-            .map(ToOwned::to_owned)
-            .collect();
-        assert_eq!(&found, labels, "{line}");
-    }
-    node.stop().await
-}
-
-/// Prometheus names a target this way if it is a DNS name.
-#[tokio::test]
-async fn prometheus_may_call_a_node_by_each_name_that_it_was_given() -> Result {
-    let stage = Stage::new().await?;
-    let names = ["--http-host", "node1.example", "--http-host", "node1"];
-    let node = stage.node("60s", "a", &names).await?;
-    for (host, status) in [
-        ("node1.example:8470", 200),
-        ("node1:8470", 200),
-        ("node2.example:8470", 421),
-    ] {
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        assert_eq!(exactly(node.at, &request).await?.status, status, "{host}");
-    }
-    node.stop().await
 }
 
 /// Checks that promtool accepts that file of rules.

@@ -1,7 +1,6 @@
 //! Tests the options for access to a node, and options that are refused.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::process::Output;
 
 use eldest_fixtures::hang::idle;
 use eldest_testing::eventually;
@@ -14,97 +13,30 @@ use crate::stage::{ELECTION, Result, SOON, Stage, answers, eldest};
 const EVENTS: &str = "/v1/elections/team%2Fe/events";
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
-fn refused(output: &Output, code: i32, parts: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    for part in parts {
-        assert!(said.contains(part), "{part:?} is not in {said:?}");
-    }
-}
-
 #[test]
-fn contradictory_options_are_refused_with_option_and_rule() -> Result {
-    let folder = tempfile::tempdir()?;
-    let file = |name: &str, text: &str| -> Result<String> {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text)?;
-        Ok(path.to_string_lossy().into_owned())
-    };
-    let (empty, odd) = (file("empty", "\n")?, file("odd", "two words")?);
-    let cases: [(&[&str], &[&str]); 9] = [
-        (&["serve"], &["<ELECTION>"]),
-        (&["serve", "e", "e"], &["\"e\"", "twice"]),
-        (&["serve", "e", "--listen", "8470"], &["--listen", "8470"]),
-        (
-            &["serve", "e", "--listen", "127.0.0.1:99999"],
-            &["--listen", "99999"],
-        ),
-        (
-            &["serve", "e", "--http-host", "a:80"],
-            &["--http-host", "a:80", "without a port"],
-        ),
-        (
-            &["serve", "e", "--http-token-file", "/nowhere"],
-            &["--http-token-file", "/nowhere"],
-        ),
-        (
-            &["serve", "e", "--http-token-file", &empty],
-            &["--http-token-file", "empty"],
-        ),
-        (
-            &["serve", "e", "--http-token-file", &odd],
-            &["--http-token-file", "visible ASCII"],
-        ),
-        (
-            &["serve", "e", "--announce", "x"],
-            &["--announce", "KEY=VALUE"],
-        ),
-    ];
-    for (args, parts) in cases {
-        let mut args = args.to_vec();
-        if !args.contains(&"--listen") {
-            args.extend(["--listen", "127.0.0.1:0"]);
-        }
-        refused(&eldest(&args).output()?, 2, parts);
-    }
-    let mut secret = eldest(&["serve", "e", "--listen", "127.0.0.1:0"]);
-    let output = secret.env("ELDEST_HTTP_TOKEN", "sec ret").output()?;
-    refused(&output, 2, &["ELDEST_HTTP_TOKEN", "visible ASCII"]);
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("sec ret"));
-
+fn node_that_cannot_start_ends_with_the_code_of_the_reason() -> Result {
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let at = taken.local_addr()?.to_string();
-    refused(
-        &eldest(&["serve", "e", "--listen", &at]).output()?,
-        1,
-        &["--listen", &at, "in use"],
-    );
-    refused(
-        &eldest(&["run", "e", "--serve", &at, "--", "true"]).output()?,
-        1,
-        &["--serve", &at, "in use"],
-    );
-    Ok(())
-}
-
-#[test]
-fn refusal_by_etcd_or_a_rule_ends_serve_with_its_exit_code() -> Result {
-    let args = [
-        "serve",
-        "e",
-        "--listen",
-        "127.0.0.1:0",
-        "--connect-timeout",
-        "300ms",
-    ];
-    let mut nowhere = eldest(&args);
-    nowhere.args(["--endpoints", "http://127.0.0.1:1"]);
-    refused(&nowhere.output()?, 3, &["error: "]);
-    refused(
-        &eldest(&[&args[..], &["--grace", "9s"]].concat()).output()?,
-        2,
-        &["grace"],
-    );
+    let away =
+        "serve e --listen 127.0.0.1:0 --connect-timeout 300ms --endpoints http://127.0.0.1:1";
+    for (line, code, part) in [
+        (
+            &*format!("serve e --listen {at}"),
+            1,
+            &*format!("--listen {at}"),
+        ),
+        (&*format!("run e --serve {at} -- true"), 1, "--serve"),
+        (away, 3, "error: "),
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let output = eldest(&args).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(
+            said.contains(part) && (code == 3 || said.contains("in use")),
+            "{line}: {said}"
+        );
+    }
     Ok(())
 }
 
@@ -121,45 +53,38 @@ fn outer_address() -> IpAddr {
 async fn beyond_loopback_nothing_can_be_changed_without_a_token() -> Result {
     let stage = Stage::new().await?;
     let at = SocketAddr::new(outer_address(), 0).to_string();
-    let args = [
-        "serve",
-        ELECTION,
-        "--id",
-        "b",
-        "--listen",
-        &at,
-        "--http-host",
-        "node.example",
-        "--grace",
-        "400ms",
-    ];
-    let node = stage.listening("b", stage.command("60s", &args)).await?;
+    let command = || {
+        let mut command = stage.command("60s", &["serve", ELECTION, "--listen", &at]);
+        command.args(["--http-host", "node.example", "--http-host", "node"]);
+        command.args(["--grace", "400ms"]);
+        command
+    };
+    let node = stage.listening("b", command()).await?;
     answers(node.at, "/leader", 200).await?;
-    assert_eq!(
-        post(node.at, STEP_DOWN).await?.problem(),
-        "no_token_configured"
-    );
+    let refused = post(node.at, STEP_DOWN).await?;
+    assert_eq!(refused.problem(), "no_token_configured");
     for (host, status) in [
         ("node.example", 200),
         ("Node.Example:80", 200),
+        ("node:8470", 200),
         ("evil.example", 421),
     ] {
-        let request = format!("GET /leader HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         assert_eq!(exactly(node.at, &request).await?.status, status, "{host}");
     }
     node.stop().await?;
 
     let file = stage.folder.path().join("token");
     std::fs::write(&file, "a-token\n")?;
-    let mut command = stage.command("60s", &args);
-    command.arg("--http-token-file").arg(&file);
-    let node = stage.listening("c", command).await?;
+    let mut guarded = command();
+    guarded.arg("--http-token-file").arg(&file);
+    let node = stage.listening("c", guarded).await?;
     answers(node.at, "/leader", 200).await?;
     assert_eq!(post(node.at, STEP_DOWN).await?.problem(), "token_needed");
     let right = "Authorization: Bearer a-token\r\nContent-Length: 0\r\n";
     assert_eq!(ask(node.at, "POST", STEP_DOWN, right).await?.status, 200);
     assert!(!node.log().contains("a-token"));
-    node.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -180,7 +105,7 @@ async fn a_node_of_several_elections_answers_for_each_and_measures_each() -> Res
     ] {
         assert!(page.contains(part), "{part}\n{page}");
     }
-    node.stop().await
+    Ok(())
 }
 
 #[tokio::test]
@@ -204,7 +129,6 @@ async fn node_announces_its_data_center_and_derives_times_from_the_round_trip() 
     // With the default TTL of 10 s it is never more than 9.5 s.
     let valid = shown["own"]["valid_for_ms"].as_u64();
     assert!(valid > Some(9_500) && valid < Some(15_000), "{shown}");
-    node.stop().await?;
     Ok(())
 }
 
@@ -233,5 +157,5 @@ async fn a_caller_has_at_most_as_many_connections_as_the_option_says() -> Result
     assert!(get(node.at, "/live").await.is_err(), "one connection more");
     streams.pop();
     answers(node.at, "/live", 200).await?;
-    node.stop().await
+    Ok(())
 }

@@ -1,9 +1,10 @@
 //! Tests nodes that lead on behalf of other programs: the answers of each node over time.
 
+use eldest_fixtures::hang::{closed, idle};
 use rustix::process::Signal;
 
-use crate::caller::{ask, get, post};
-use crate::stage::{ELECTION, Result, Stage, answers};
+use crate::caller::{ask, get, post, send};
+use crate::stage::{ELECTION, Result, SOON, Stage, answers};
 
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
@@ -132,30 +133,39 @@ async fn node_offers_only_the_configured_lock_names_and_no_elections() -> Result
     let stage = Stage::new().await?;
     let node = stage.node("60s", "a", &["--locks", "jobs/,team/"]).await?;
     let wanted = r#"{"owner":"x","ttl_ms":60000}"#;
-    let length = wanted.len();
-    let rest =
-        format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{wanted}");
     let asked_for = async |name: &str| {
         let path = format!("/v1/locks/{name}");
-        ask(node.at, "POST", &path, &rest).await
+        send(node.at, "POST", &path, wanted).await
     };
     for (name, status) in [("jobs/1", 201), ("other", 403), (ELECTION, 409)] {
         assert_eq!(asked_for(name).await?.status, status, "{name}");
     }
     // This node leads another election.
-    let other = stage.command(
-        "60s",
-        &[
-            "serve",
-            "team/other",
-            "--id",
-            "b",
-            "--listen",
-            "127.0.0.1:0",
-        ],
-    );
+    let args = "serve team/other --id b --listen 127.0.0.1:0";
+    let args: Vec<&str> = args.split(' ').collect();
+    let other = stage.command("60s", &args);
     let _other = stage.listening("b", other).await?;
     let refused = asked_for("team/other").await?;
     assert_eq!((refused.status, &*refused.problem()), (409, "election"));
     Ok(())
+}
+
+#[tokio::test]
+async fn node_that_wakes_after_its_deadline_answers_first_that_it_does_not_lead() -> Result {
+    let stage = Stage::new().await?;
+    let a = stage.node("2s", "a", &["--grace", "200ms"]).await?;
+    answers(a.at, "/leader", 200).await?;
+    let b = stage.node("60s", "b", &[]).await?;
+    a.freeze()?;
+    // The kernel accepts requests meanwhile; they are answered as soon as the process continues.
+    let request = "GET /leader HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let asked = [idle(a.at, request).await?, idle(a.at, request).await?];
+    answers(b.at, "/leader", 200).await?;
+    a.signal(Signal::CONT)?;
+    for stream in asked {
+        let answer = closed(stream, SOON).await?;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    }
+    b.stop().await?;
+    a.stop().await
 }

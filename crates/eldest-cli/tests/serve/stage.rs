@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::caller::get;
 use eldest_fixtures::hang::freeze;
+use eldest_fixtures::tools::without_variables;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
@@ -22,12 +23,7 @@ pub(crate) const ELECTION: &str = "team/e";
 
 /// Returns the command without the variables of this process that it would read.
 pub(crate) fn eldest(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_eldest"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ELDEST_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = without_variables(env!("CARGO_BIN_EXE_eldest"));
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -54,10 +50,15 @@ impl Stage {
         command
     }
 
+    /// Returns `eldest serve` of that name at a free port.
+    pub(crate) fn serve(&self, ttl: &str, name: &str) -> Command {
+        let args = ["serve", ELECTION, "--id", name, "--listen", "127.0.0.1:0"];
+        self.command(ttl, &args)
+    }
+
     /// Starts `eldest serve` at a free port, and waits until it is ready.
     pub(crate) async fn node(&self, ttl: &str, name: &str, more: &[&str]) -> Result<Node> {
-        let args = ["serve", ELECTION, "--id", name, "--listen", "127.0.0.1:0"];
-        let mut command = self.command(ttl, &args);
+        let mut command = self.serve(ttl, name);
         command.args(more);
         // The time for which an ending leader waits for its callers.
         if !more

@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, eldest};
+use crate::stage::{Node, Result, SOON, Stage};
 
 /// Returns the node's answer to a client that trusts that authority and no other.
 async fn asked(node: &Node, authority: &Authority, path: &str) -> Result<String> {
@@ -42,17 +42,8 @@ async fn with_a_certificate_a_node_answers_by_tls_and_by_nothing_else() -> Resul
     let file = |name: &str| stage.folder.path().join(name).display().to_string();
     std::fs::write(file("node.pem"), signed.certificate)?;
     std::fs::write(file("node.key"), signed.key)?;
-    let args = [
-        "serve",
-        ELECTION,
-        "--id",
-        "a",
-        "--listen",
-        "127.0.0.1:0",
-        "--grace",
-        "400ms",
-    ];
-    let mut command = stage.command("60s", &args);
+    let mut command = stage.serve("60s", "a");
+    command.args(["--grace", "400ms"]);
     command.args(["--http-cert", &file("node.pem")]);
     // The key is named by its variable, the certificate by its option.
     command.env("ELDEST_HTTP_KEY", file("node.key"));
@@ -69,33 +60,5 @@ async fn with_a_certificate_a_node_answers_by_tls_and_by_nothing_else() -> Resul
     );
     let plain = crate::caller::get(node.at, "/live").await;
     assert!(plain.is_err(), "without TLS: {plain:?}");
-    node.stop().await
-}
-
-#[tokio::test]
-async fn unusable_certificate_is_refused_before_the_node_joins() -> Result {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("empty").display().to_string();
-    std::fs::write(&path, "")?;
-    for (more, parts) in [
-        (&["--http-cert", "/nowhere"][..], &["--http-key"][..]),
-        (&["--http-key", "/nowhere"], &["--http-cert"]),
-        (
-            &["--http-cert", "/nowhere", "--http-key", &path],
-            &["--http-cert", "/nowhere"],
-        ),
-        (
-            &["--http-cert", &path, "--http-key", &path],
-            &["--http-cert", &path],
-        ),
-    ] {
-        let mut command = eldest(&["serve", "e", "--listen", "127.0.0.1:0"]);
-        let output = command.args(more).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{more:?}: {said}");
-        for part in parts {
-            assert!(said.contains(part), "{part:?} is not in {said:?}");
-        }
-    }
     Ok(())
 }
