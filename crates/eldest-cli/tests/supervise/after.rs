@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use etcd_client::{Event, EventType, WatchOptions};
 use rustix::process::Signal;
@@ -11,13 +12,13 @@ use tokio::time::timeout;
 
 use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::processes::{is_alive, now, signal};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, eldest, millis};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
 
 /// Lasts for longer than any key's deletion takes, so that a key that is released too early is noticed.
 const DOWN: &str = "echo down-begin >> DIARY; sleep 0.2; \
     echo down-$ELDEST_ID $ELDEST_END_REASON overlap=$ELDEST_MAY_OVERLAP $ELDEST_FENCING_TOKEN >> DIARY";
 /// A lease that leaves the command of `DOWN` enough time on a busy machine.
-pub(crate) const LONGER: Duration = Duration::from_secs(4);
+const LONGER: Duration = Duration::from_secs(4);
 const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
 
 /// Starts a node with the command, around a script that says first that it is up.
@@ -31,7 +32,7 @@ fn node(stage: &Stage, name: &str, options: &[&str], script: &str) -> Result<Nod
     Node::start(eldest, stage.folder(), name)
 }
 
-pub(crate) const ENOUGH: &[&str] = &["--after-limit", "1s", "--grace", "200ms"];
+const ENOUGH: &[&str] = &["--after-limit", "1s", "--grace", "200ms"];
 
 async fn leads(stage: &Stage, name: &str) -> Result<String> {
     let diary = Diary::of(stage);
@@ -82,10 +83,9 @@ async fn command_of_a_leader_that_steps_down_precedes_the_next_program() -> Resu
     let first = leads(&stage, "a").await?;
     let mut b = node(&stage, "b", &[ENOUGH, &follow].concat(), FOR_EVER)?;
     stage.has_candidate("b").await?;
-    let mut order = stage.eldest(TTL);
-    order.args(["step-down", ELECTION, "--node", "a"]);
-    let ordered = output(order).await?;
-    assert!(ordered.status.success(), "{}", text(&ordered.stderr));
+    let order = ["step-down", ELECTION, "--node", "a"];
+    let (code, said) = stage.runs(TTL, &order).await?;
+    assert_eq!(code, Some(0), "{said}");
     let second = leads(&stage, "b").await?;
     stage.has_candidate("a").await?;
     // This node waits again: nothing of its former term is left to take down.
@@ -113,8 +113,8 @@ async fn candidate_that_never_led_runs_no_command() -> Result {
     let keepers = b.keepers();
     assert_eq!(keepers.len(), 1, "it waits for the next term");
     assert!(b.stop().await?.success());
-    eventually(SOON, "the keeper has ended", async || {
-        (!is_alive(keepers[0].pid)).then_some(())
+    until(SOON, "the keeper has ended", async || {
+        !is_alive(keepers[0].pid)
     })
     .await?;
     assert_eq!(Diary::of(&stage).lines(), [""; 0]);
@@ -169,55 +169,34 @@ async fn program_s_exit_code_outlives_a_keeper_that_dies_during_the_command() ->
     Ok(())
 }
 
-/// Asserts that the command ends before the lease could, counted from a moment after the last renewal.
-async fn ends_in_time(stage: &Stage, paused: Duration, overlap: &str) -> Result {
-    let diary = Diary::of(stage);
-    let down = format!("down-a lease_expiring overlap={overlap}");
-    diary.says(&down).await?;
-    let took = now().saturating_sub(paused);
-    assert!(took < LONGER, "it ended {took:?} after the last renewal");
-    Ok(())
-}
-
+/// The time is counted from a moment after the last renewal. A supervisor kills the program of a stopped keeper half a lead late,
+/// so a busy machine may leave the command less than its limit.
 #[tokio::test]
-async fn command_ends_before_a_lease_that_is_not_renewed() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
-    leads(&stage, "a").await?;
-    let paused = now();
-    stage.etcd.pause();
-    ends_in_time(&stage, paused, "0").await?;
-    stage.etcd.resume();
-    a.stop().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn command_ends_before_the_lease_of_a_stopped_supervisor() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
-    leads(&stage, "a").await?;
-    let paused = now();
-    a.signal(Signal::STOP);
-    ends_in_time(&stage, paused, "0").await?;
-    a.stop().await?;
-    Ok(())
-}
-
-/// The supervisor kills the program of a stopped keeper at its deadline, and the command has its time after that.
-#[tokio::test]
-async fn the_supervisor_runs_the_command_of_a_stopped_keeper_in_time() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
-    leads(&stage, "a").await?;
-    let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
-    signal(keeper, Signal::STOP);
-    let paused = now();
-    stage.etcd.pause();
-    // The supervisor acts half a lead late, so a busy machine may leave the command less than its limit.
-    ends_in_time(&stage, paused, "").await?;
-    stage.etcd.resume();
-    a.stop().await?;
+async fn command_ends_before_the_lease_whatever_stops() -> Result {
+    for (stopped, overlap) in [("etcd", "0"), ("supervisor", "0"), ("keeper and etcd", "")] {
+        let stage = Stage::new().await?;
+        let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
+        leads(&stage, "a").await?;
+        let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+        if stopped.contains("keeper") {
+            signal(keeper, Signal::STOP);
+        }
+        let paused = now();
+        if stopped.contains("etcd") {
+            stage.etcd.pause();
+        } else {
+            a.signal(Signal::STOP);
+        }
+        let down = format!("down-a lease_expiring overlap={overlap}");
+        Diary::of(&stage).says(&down).await?;
+        let took = now().saturating_sub(paused);
+        assert!(
+            took < LONGER,
+            "{stopped}: it ended {took:?} after the last renewal"
+        );
+        stage.etcd.resume();
+        a.stop().await?;
+    }
     Ok(())
 }
 
@@ -232,11 +211,7 @@ async fn command_after_a_freeze_is_warned_that_a_successor_may_lead() -> Result 
     for pid in all {
         signal(pid, Signal::STOP);
     }
-    eventually(TAKEOVER, "the lease has expired", async || {
-        let keys = stage.keys(&format!("eldest/{ELECTION}/")).await.ok()?;
-        keys.is_empty().then_some(())
-    })
-    .await?;
+    stage.is_free(&format!("eldest/{ELECTION}/")).await?;
     for pid in all {
         signal(pid, Signal::CONT);
     }
@@ -278,40 +253,32 @@ async fn command_that_hangs_is_killed_at_its_limit_with_all_that_it_started() ->
 async fn command_has_its_whole_limit_and_runs_once() -> Result {
     let stage = Stage::new().await?;
     let diary = Diary::of(&stage);
-    let long = diary.shell("echo begin >> DIARY; sleep 1; echo end >> DIARY")[2].clone();
+    let after = "echo begin >> DIARY; sleep 1; echo end >> DIARY; exit 9";
+    let after = diary.shell(after)[2].clone();
     let mut eldest = stage.eldest(Duration::from_secs(120));
-    eldest.args(["run", ELECTION, "--after", &long]);
+    eldest.args(["run", ELECTION, "--after", &after]);
     eldest.args(["--after-limit", "2s", "--grace", "1s"]);
     // The program ends late in the pause after the supervisor read its clock.
     eldest.args(["--", "sh", "-c", "sleep 2.5; exit 3"]);
     let ended = output(eldest).await?;
-    assert_eq!(ended.status.code(), Some(3), "{}", text(&ended.stderr));
-    assert_eq!(diary.lines(), ["begin", "end"]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn exit_code_of_the_command_changes_nothing_but_the_log() -> Result {
-    let stage = Stage::new().await?;
-    let mut eldest = stage.eldest(LONGER);
-    eldest.args(["run", ELECTION, "--after", "exit 9"]);
-    eldest.args(ENOUGH).args(["--", "true"]);
-    let mut a = Node::start(eldest, stage.folder(), "a")?;
-    assert_eq!(a.end().await?.code(), Some(0));
-    let log = a.log();
+    let log = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "the program's code: {log}");
     assert!(
         log.contains("the command of --after failed") && log.contains("exit code 9"),
         "{log}"
     );
+    assert_eq!(diary.lines(), ["begin", "end"]);
     assert!(stage.keys("eldest/").await?.is_empty());
     Ok(())
 }
 
-/// An `eldest` that the program runs would otherwise run the command too, at its own end.
+/// An `eldest` that the program runs would otherwise run the command too, and require the version in another election.
 #[tokio::test]
-async fn variable_of_the_command_is_not_passed_to_the_program() -> Result {
+async fn variables_of_the_command_and_the_version_are_not_passed_to_the_program() -> Result {
     let stage = Stage::new().await?;
-    let notes = |word: &str| format!("echo {word}=$ELDEST_AFTER$ELDEST_AFTER_LIMIT. >> DIARY");
+    let notes = |word: &str| {
+        format!("echo {word}=$ELDEST_AFTER$ELDEST_AFTER_LIMIT$ELDEST_APP_VERSION. >> DIARY")
+    };
     let diary = Diary::of(&stage);
     let [after, program] = ["after", "program"].map(|word| diary.shell(&notes(word)));
     for command in [&["run", ELECTION][..], &["lock", "res"]] {
@@ -319,6 +286,9 @@ async fn variable_of_the_command_is_not_passed_to_the_program() -> Result {
         let mut eldest = stage.eldest(Duration::from_secs(60));
         eldest.env("ELDEST_AFTER", &after[2]);
         eldest.env("ELDEST_AFTER_LIMIT", "10s");
+        if command[0] == "run" {
+            eldest.env("ELDEST_APP_VERSION", "2.0");
+        }
         eldest.args(command).arg("--").args(&program);
         let ended = output(eldest).await?;
         assert!(ended.status.success(), "{}", text(&ended.stderr));
@@ -338,62 +308,13 @@ async fn each_partition_s_program_is_followed_by_the_command() -> Result {
     eldest.args(["--after", &diary.shell(note)[2], "--"]);
     eldest.args(diary.shell(&format!("echo up >> DIARY; {FOR_EVER}")));
     let mut a = Node::start(eldest, stage.folder(), "a")?;
-    eventually(TAKEOVER, "both programs run", async || {
-        (diary.lines().len() == 2).then_some(())
+    until(TAKEOVER, "both programs run", async || {
+        diary.lines().len() == 2
     })
     .await?;
     assert!(a.stop().await?.success());
     let mut notes = diary.lines().split_off(2);
     notes.sort();
     assert_eq!(notes, ["0/2 stopped", "1/2 stopped"]);
-    Ok(())
-}
-
-/// There is no etcd: the command fails before it connects.
-#[tokio::test]
-async fn command_that_could_not_run_is_refused_at_the_start() -> Result {
-    for (options, code, says) in [
-        (&["--after", " "][..], 2, "--after: the command is empty"),
-        (&["--after", "if"], 2, "the shell cannot read \"if\""),
-        (
-            &["--after", "true", "--after-limit", "0s"],
-            2,
-            "would have 0ns, and it needs at least 100ms",
-        ),
-        (
-            &["--after", "true", "--challenges", "fast"],
-            2,
-            "would have 10ms, and it needs at least 100ms",
-        ),
-        (&["--after-limit", "1s"], 2, "--after <COMMAND>"),
-        (
-            &["--after", "no-such-program x"],
-            127,
-            "--after: no program no-such-program in PATH",
-        ),
-        (
-            &["--after", "/no/such x"],
-            127,
-            "--after: /no/such: No such file",
-        ),
-        (
-            &["--after", "/etc/passwd"],
-            126,
-            "--after: /etc/passwd is not an executable program",
-        ),
-        (
-            &["--after", "true", "--after-limit", "9s", "--ttl", "10s"],
-            2,
-            "--grace 1s, --after-limit 9s and 500ms to kill the program",
-        ),
-    ] {
-        let mut command = eldest();
-        command.args(["--endpoints", "http://127.0.0.1:1", "run", "x"]);
-        command.args(options).args(["--", "true"]);
-        let output = output(command).await?;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
-        assert!(said.contains(says), "{options:?}: {said}");
-    }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Tests `eldest run` and `eldest lock` as their callers see them: codes, environment, input, signals.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
+use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use rustix::process::Signal;
 
@@ -16,49 +16,10 @@ async fn the_program_s_code_is_the_command_s() -> Result {
     let stage = Stage::new().await?;
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
         for what in ["run", "lock"] {
-            let mut command = stage.eldest(TTL);
-            command.args([what, "codes", "--", "sh", "-c", script]);
-            let output = output(command).await?;
-            assert_eq!(
-                output.status.code(),
-                Some(code),
-                "{what}: {}",
-                text(&output.stderr)
-            );
+            let args = [what, "codes", "--", "sh", "-c", script];
+            let (ended, said) = stage.runs(TTL, &args).await?;
+            assert_eq!(ended, Some(code), "{what}: {said}");
         }
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn unrunnable_program_is_reported_before_the_node_joins() -> Result {
-    let stage = Stage::new().await?;
-    let plain = stage.folder().join("plain");
-    std::fs::write(&plain, "no program")?;
-    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644))?;
-    let plain = plain.display().to_string();
-    for (program, code, says) in [
-        ("no-such-program", 127, "no program no-such-program in PATH"),
-        ("/no/such/program", 127, "No such file"),
-        (plain.as_str(), 126, "not an executable program"),
-    ] {
-        // There is no etcd: the command fails before it connects.
-        let mut command = eldest();
-        command.args([
-            "--endpoints",
-            "http://127.0.0.1:1",
-            "run",
-            "x",
-            "--",
-            program,
-        ]);
-        let output = output(command).await?;
-        assert_eq!(output.status.code(), Some(code), "{program}");
-        assert!(
-            text(&output.stderr).contains(says),
-            "{}",
-            text(&output.stderr)
-        );
     }
     Ok(())
 }
@@ -72,7 +33,10 @@ async fn program_receives_its_election_and_never_the_password() -> Result {
     client.role_add("root").await?;
     client.user_grant_role("root", "root").await?;
     client.auth_enable().await?;
-    let mut command = stage.eldest(TTL);
+    let endpoints = format!("eu={}", stage.etcd.endpoint());
+    let mut command = eldest();
+    command.args(["--ttl", "2s", "--endpoints", &endpoints]);
+    command.args(["--data-center", "eu"]);
     command
         .env("ELDEST_USER", "root")
         .env("ELDEST_PASSWORD", PASSWORD)
@@ -92,8 +56,9 @@ async fn program_receives_its_election_and_never_the_password() -> Result {
     };
     assert_eq!(variable("ELDEST_ELECTION"), "billing/jobs");
     assert_eq!(variable("ELDEST_ID"), "me");
-    assert_eq!(variable("ELDEST_ENDPOINTS"), stage.etcd.endpoint());
-    assert_eq!(variable("ELDEST_DATA_CENTER"), "");
+    // An `eldest` that the program runs then prefers the same members.
+    assert_eq!(variable("ELDEST_ENDPOINTS"), endpoints);
+    assert_eq!(variable("ELDEST_DATA_CENTER"), "eu");
     assert!(variable("ELDEST_FENCING_TOKEN").parse::<i64>()? > 0);
     assert!(
         variable("ELDEST_TERM_KEY").starts_with("eldest/billing/jobs/"),
@@ -107,27 +72,6 @@ async fn program_receives_its_election_and_never_the_password() -> Result {
         !logged.contains(PASSWORD),
         "leaked secret: the password is in the log"
     );
-    Ok(())
-}
-
-/// An `eldest` that the program runs then prefers the same members.
-#[tokio::test]
-async fn the_program_learns_the_data_centers_as_they_were_given() -> Result {
-    let stage = Stage::new().await?;
-    let endpoints = format!("eu={}", stage.etcd.endpoint());
-    let mut command = eldest();
-    command
-        .args(["run", "jobs", "--ttl", "2s", "--endpoints", &endpoints])
-        .args(["--data-center", "eu", "--", "env"]);
-    let output = output(command).await?;
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    for wanted in [
-        format!("ELDEST_ENDPOINTS={endpoints}"),
-        "ELDEST_DATA_CENTER=eu".to_owned(),
-    ] {
-        assert!(said.lines().any(|line| line == wanted), "{wanted}: {said}");
-    }
     Ok(())
 }
 
@@ -202,29 +146,17 @@ async fn children_that_the_supervisor_was_started_with_are_left_alone() -> Resul
         .args(["-c", &script, "sh"])
         .arg(program.get_program())
         .args(program.get_args());
-    command.args([
-        "run",
-        ELECTION,
-        "--id",
-        "a",
-        "--no-cgroup",
-        "--",
-        "/bin/sh",
-        "-c",
-    ]);
-    command.arg(
-        Diary::of(&stage)
-            .shell("setsid sleep 1000 & echo begin-$ELDEST_FENCING_TOKEN >> DIARY; wait")[2]
-            .clone(),
-    );
+    let begin = "setsid sleep 1000 & echo begin-$ELDEST_FENCING_TOKEN >> DIARY; wait";
+    command.args(["run", ELECTION, "--id", "a", "--no-cgroup", "--"]);
+    command.args(Diary::of(&stage).shell(begin));
     let mut node = Node::start(command, stage.folder(), "a")?;
     let diary = Diary::of(&stage);
     diary.says("begin-").await?;
     let before: i32 = std::fs::read_to_string(file)?.trim().parse()?;
     let (keeper, _) = eventually(SOON, "the keeper runs", async || node.running()).await?;
     signal(keeper, Signal::KILL);
-    eventually(TAKEOVER, "it begins again", async || {
-        (diary.text().lines().count() == 2).then_some(())
+    until(TAKEOVER, "it begins again", async || {
+        diary.text().lines().count() == 2
     })
     .await?;
     let alive = is_alive(before);

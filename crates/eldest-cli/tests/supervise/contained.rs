@@ -5,15 +5,16 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, getsid, prlimit};
 
 use crate::processes::{Seen, children, is_alive, now, signal};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage, TTL, millis};
 use crate::worker::Line;
 
 /// All manners that make a worker hard to end.
-const HARD: &str = "stubborn,forks,setsid,detached";
+pub(crate) const HARD: &str = "stubborn,forks,setsid,detached";
 /// A lease of this length lasts for at least 6 s from any point in time, while the grace period is 2 s.
 const LONG: Duration = Duration::from_secs(10);
 /// Longer than the grace period, shorter than any lease lasts.
@@ -63,8 +64,8 @@ async fn keeper_whose_poll_fails_still_keeps_the_deadline() -> Result {
     // poll() refuses more descriptors than the limit, and the keeper waits for several at a time.
     allow_files(keeper, Some(1))?;
     node.kill().await?;
-    eventually(BEFORE_THE_LEASE_ENDS, "the program ends", async || {
-        (!is_alive(program)).then_some(())
+    until(BEFORE_THE_LEASE_ENDS, "the program ends", async || {
+        !is_alive(program)
     })
     .await?;
     // The keeper finds the program's children only by opening files.
@@ -185,12 +186,7 @@ async fn program_frozen_with_its_supervisor_ends_at_once_on_waking() -> Result {
         for pid in [keeper, program] {
             signal(pid, Signal::STOP);
         }
-        let expired = "the lease has expired";
-        eventually(TAKEOVER, expired, async || {
-            let keys = stage.keys(&format!("eldest/{ELECTION}/")).await.ok()?;
-            keys.is_empty().then_some(())
-        })
-        .await?;
+        stage.is_free(&format!("eldest/{ELECTION}/")).await?;
         let woken = now();
         // The program is continued first, so it has the most time.
         for pid in [program, keeper, a.pid()] {
@@ -230,18 +226,18 @@ async fn nothing_survives_the_end(manners: &str, options: &[&str]) -> Result {
     assert_eq!(status.code(), Some(137));
     // The program must be gone before the key is released, and so before the supervisor's end.
     stage.nothing_of(worker.token, Duration::ZERO).await?;
+    let left = stage.keys("eldest/").await?;
+    assert!(
+        left.is_empty(),
+        "the next node would wait for the lease: {left:?}"
+    );
     stage.judge().await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_detached_grandchild_does_not_survive_the_program() -> Result {
-    nothing_survives_the_end("detached", PLAIN).await
-}
-
-#[tokio::test]
-async fn a_fork_storm_does_not_survive_the_program() -> Result {
-    nothing_survives_the_end("storm", PLAIN).await
+async fn no_child_survives_the_program_without_a_cgroup() -> Result {
+    nothing_survives_the_end("storm,detached", PLAIN).await
 }
 
 #[tokio::test]
@@ -277,13 +273,19 @@ pub(crate) fn may_make_cgroups() -> Result<bool> {
 
 /// Joining a cgroup takes the kernel longer than the rest of a hand-over.
 #[tokio::test]
-async fn waiting_node_already_has_its_cgroup() -> Result {
+async fn each_program_has_a_cgroup_and_waits_for_its_turn_there() -> Result {
     if !may_make_cgroups()? {
         return Ok(());
     }
     let stage = Stage::new().await?;
     let mut a = stage.patient_node(LONG, "a", "", &[])?;
-    first(&stage, &a).await?;
+    let (_, keeper, program) = first(&stage, &a).await?;
+    let of_a = cgroup(program).ok_or("the program's cgroup")?;
+    assert!(
+        of_a.ends_with(format!("eldest-{keeper}")),
+        "{}",
+        of_a.display()
+    );
     let mut b = stage.patient_node(LONG, "b", "", &[])?;
     stage.has_candidate("b").await?;
     let waiting = async || {
@@ -298,31 +300,9 @@ async fn waiting_node_already_has_its_cgroup() -> Result {
     let folder = eventually(SOON, "what waits has joined its cgroup", waiting).await?;
     b.stop().await?;
     // The keeper removes the cgroup, and may end after its supervisor.
-    eventually(SOON, "the cgroup goes", async || {
-        (!folder.exists()).then_some(())
-    })
-    .await?;
+    until(SOON, "the cgroup goes", async || !folder.exists()).await?;
     a.stop().await?;
-    stage.judge().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn program_has_a_cgroup_of_its_own() -> Result {
-    if !may_make_cgroups()? {
-        return Ok(());
-    }
-    let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", "", &[])?;
-    let (_, keeper, program) = first(&stage, &a).await?;
-    let folder = cgroup(program).ok_or("the program's cgroup")?;
-    assert!(
-        folder.ends_with(format!("eldest-{keeper}")),
-        "{}",
-        folder.display()
-    );
-    a.stop().await?;
-    assert!(!folder.exists(), "{} is left", folder.display());
+    assert!(!of_a.exists(), "{} is left", of_a.display());
     stage.judge().await?;
     Ok(())
 }
@@ -356,8 +336,8 @@ async fn no_node_takes_over_while_a_stopping_node_winds_up() -> Result {
     })
     .await?;
     let asked = now();
-    eventually(SOON, "longer than a lease lasts", async || {
-        (now() > asked + TTL + millis(1000)).then_some(())
+    until(SOON, "longer than a lease lasts", async || {
+        now() > asked + TTL + millis(1000)
     })
     .await?;
     assert!(

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use eldest_testing::eventually;
+use eldest_fixtures::wait::until;
 
 use crate::stage::{Node, Result, Stage, TAKEOVER};
 
@@ -35,10 +36,7 @@ impl Diary {
 
     pub(crate) async fn says(&self, wanted: &str) -> Result {
         let what = format!("{wanted:?} in {:?}", self.text());
-        Ok(eventually(TAKEOVER, what, async || {
-            self.text().contains(wanted).then_some(())
-        })
-        .await?)
+        Ok(until(TAKEOVER, what, async || self.text().contains(wanted)).await?)
     }
 
     pub(crate) fn shell(&self, script: &str) -> [String; 3] {
@@ -48,6 +46,15 @@ impl Diary {
 }
 
 impl Stage {
+    /// Runs a command to its end, and returns its code and what it wrote.
+    pub(crate) async fn runs(&self, ttl: Duration, args: &[&str]) -> Result<(Option<i32>, String)> {
+        let mut command = self.eldest(ttl);
+        command.args(args);
+        let output = output(command).await?;
+        let said = text(&output.stdout) + &text(&output.stderr);
+        Ok((output.status.code(), said))
+    }
+
     /// Starts a node around a script that may write to a diary.
     pub(crate) fn script(&self, name: &str, options: &[&str], script: &str) -> Result<Node> {
         let program = Diary::of(self).shell(script);

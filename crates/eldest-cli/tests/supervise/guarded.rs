@@ -8,16 +8,14 @@ use eldest_testing::eventually;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::contained::{cgroup, may_make_cgroups};
+use crate::contained::{HARD, cgroup, may_make_cgroups};
 use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::processes::{is_alive, now, signal};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, eldest};
+use crate::stage::{ELECTION, Node, Result, SOON, Stage};
 use crate::worker::Line;
 
 /// So long that no test here waits for the end of a lease: each fails after a sixth of it.
 const TTL: Duration = Duration::from_secs(60);
-/// All manners that make a program hard to end.
-const HARD: &str = "stubborn,forks,setsid,detached";
 const GRACE: Duration = Duration::from_secs(2);
 
 /// An agent that guards the nodes of a stage.
@@ -164,18 +162,6 @@ async fn next_program_begins_after_the_grace_period_of_a_killed_supervisors() ->
 }
 
 #[tokio::test]
-async fn program_that_obeys_sigterm_ends_at_once_with_its_killed_supervisor() -> Result {
-    let stage = Stage::new().await?;
-    let Some(agent) = Agent::start(&stage).await? else {
-        return Ok(());
-    };
-    let (mut a, mut b, worker) = agent.two(&stage, "detached").await?;
-    a.kill().await?;
-    succeeds(&stage, &worker, &mut b).await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn agent_deletes_no_key_before_the_command_of_a_killed_supervisor_has_ended() -> Result {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
@@ -246,23 +232,5 @@ async fn stopped_agent_ends_no_term_and_blocks_no_command() -> Result {
     assert!(is_alive(worker.pid), "the program of the node that leads");
     a.stop().await?;
     stage.judge().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn without_a_cgroup_a_required_agent_is_refused() -> Result {
-    // There is no etcd: the command fails before it connects.
-    for command in ["run", "lock"] {
-        let mut eldest = eldest();
-        eldest.args(["--endpoints", "http://127.0.0.1:1", command, "res"]);
-        eldest.args(["--guard", "/x/agent.sock", "--no-cgroup", "--", "true"]);
-        let output = output(eldest).await?;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.contains("--guard /x/agent.sock needs a cgroup"),
-            "{said}"
-        );
-    }
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use eldest_testing::eventually;
 
-use crate::diary::{Diary, FOR_EVER, output, text};
-use crate::stage::{Node, Result, SOON, Stage, eldest};
+use crate::diary::{Diary, FOR_EVER, output};
+use crate::stage::{Node, Result, SOON, Stage};
 
 /// A TTL so long that a program has time to end within its part of it.
 const TTL: Duration = Duration::from_secs(20);
@@ -35,11 +35,8 @@ async fn standing(stage: &Stage, prefix: &str, count: usize) -> Result<Vec<(Vec<
 
 /// Runs a command that ends by itself; returns its code and its message.
 async fn call(stage: &Stage, options: &[&str]) -> Result<(Option<i32>, String)> {
-    let mut command = stage.eldest(TTL);
-    command.args(["lock", "res"]).args(options);
-    command.args(["--", "sh", "-c", "exit 9"]);
-    let output = output(command).await?;
-    Ok((output.status.code(), text(&output.stderr)))
+    let args = [&["lock", "res"], options, &["--", "sh", "-c", "exit 9"]].concat();
+    stage.runs(TTL, &args).await
 }
 
 #[tokio::test]
@@ -53,15 +50,9 @@ async fn lock_not_free_in_time_has_its_own_exit_code() -> Result {
     let mut holder = Node::start(holder, stage.folder(), "a")?;
     diary.says("held").await?;
     for wait in ["0s", "300ms"] {
-        let mut command = stage.eldest(TTL);
-        command.args(["lock", "res", "--wait", wait, "--", "sh", "-c", "exit 9"]);
-        let output = output(command).await?;
-        assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
-        assert!(
-            text(&output.stderr).contains("\"res\" was not free"),
-            "{}",
-            text(&output.stderr)
-        );
+        let (code, said) = call(&stage, &["--wait", wait]).await?;
+        assert_eq!(code, Some(75), "{said}");
+        assert!(said.contains("\"res\" was not free"), "{said}");
     }
     // The command is stopped while it waits; its exit code says that the program did not run.
     let mut command = stage.eldest(TTL);
@@ -122,9 +113,7 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
     for part in ["capacity 3 was requested", "permits of capacity 2"] {
         assert!(said.contains(part), "{part:?} is not in {said:?}");
     }
-    let mut command = stage.eldest(TTL);
-    command.args(["status", "--summary"]);
-    let shown = text(&output(command).await?.stdout);
+    let (_, shown) = stage.runs(TTL, &["status", "--summary"]).await?;
     assert!(
         shown.contains("res (semaphore of 2)") && !shown.contains("~run"),
         "{shown}"
@@ -153,25 +142,6 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
         "{tokens:?}"
     );
     standing(&stage, "eldest/", 0).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn impossible_capacity_is_refused_at_the_start() -> Result {
-    for number in ["0", "1025", "70000", "2.5", "many"] {
-        // There is no etcd: the command fails before it connects.
-        let mut command = eldest();
-        command.args(["--endpoints", "http://127.0.0.1:1", "lock", "res"]);
-        command.args(["-n", number, "--", "true"]);
-        let output = output(command).await?;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{number:?}: {said}");
-        for part in ["--capacity", number, "whole number from 1 to 1024"] {
-            assert!(said.contains(part), "{part:?} is not in {said:?}");
-        }
-    }
-    let stage = Stage::new().await?;
-    assert_eq!(call(&stage, &["-n", "1024"]).await?.0, Some(9));
     Ok(())
 }
 

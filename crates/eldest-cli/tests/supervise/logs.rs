@@ -1,6 +1,6 @@
 //! Tests what `eldest run` logs of an outage, and of the loss of its program's lock alone.
 
-use eldest_testing::eventually;
+use eldest_fixtures::wait::until;
 
 use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 
@@ -8,13 +8,14 @@ use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 #[tokio::test]
 async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.node("a", "", &["--no-cgroup"])?;
+    // This program is killed at the deadline.
+    let mut a = stage.node("a", "stubborn", &["--no-cgroup"])?;
     let worker = stage.next_worker(0).await?;
     stage.etcd.pause();
     stage.nothing_of(worker.token, TTL + SOON).await?;
     // The key cannot be deleted until etcd answers, so the work waits for longer than it may.
-    eventually(TTL + SOON, "the loss", async || {
-        a.log().contains("lease lost").then_some(())
+    until(TTL + SOON, "the loss", async || {
+        a.log().contains("lease lost")
     })
     .await?;
     stage.etcd.resume();
@@ -27,12 +28,14 @@ async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result {
     for fault in [
         "the lock of the program was lost",
         "stepped_down",
-        "work dropped at",
         "work failed after",
         "~run",
     ] {
         assert_eq!(lines(fault), 0, "{fault}: {log}");
     }
+    // On a machine so busy that the keeper kills the program too late, the work really was dropped.
+    let late = log.contains("the keeper did not end the program in time");
+    assert!(late || !log.contains("work dropped at"), "{log}");
     for line in log.lines() {
         assert!(line.matches("identity=").count() <= 1, "{line}");
     }

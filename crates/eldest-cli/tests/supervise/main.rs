@@ -10,7 +10,6 @@
     reason = "a test's whole scene lives in its future, once"
 )]
 
-mod address;
 mod after;
 mod challenges;
 mod chaos;
@@ -18,7 +17,6 @@ mod commands;
 mod contained;
 mod diary;
 mod guarded;
-mod handover;
 mod locks;
 mod logs;
 mod options;

@@ -7,6 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use eldest::BoxError;
+use eldest_fixtures::tools::without_variables;
+use eldest_fixtures::wait::until;
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, GetOptions};
 use rustix::process::Signal;
@@ -30,13 +32,7 @@ pub(crate) const fn millis(millis: u64) -> Duration {
 }
 
 pub(crate) fn eldest() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_eldest"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ELDEST_") {
-            command.env_remove(name);
-        }
-    }
-    command
+    without_variables(env!("CARGO_BIN_EXE_eldest"))
 }
 
 /// An etcd, a folder, and the nodes that run there.
@@ -167,6 +163,16 @@ impl Stage {
             .collect())
     }
 
+    /// Waits until no key is left below that prefix.
+    pub(crate) async fn is_free(&self, prefix: &str) -> Result {
+        Ok(
+            eventually(TAKEOVER, format!("no key below {prefix}"), async || {
+                self.keys(prefix).await.ok()?.is_empty().then_some(())
+            })
+            .await?,
+        )
+    }
+
     /// Waits until a node of that name is in the queue.
     pub(crate) async fn has_candidate(&self, name: &str) -> Result {
         let options = GetOptions::new().with_prefix();
@@ -188,8 +194,8 @@ impl Stage {
     pub(crate) async fn judge(&self) -> Result<Vec<Line>> {
         let lines = self.lines();
         judge(&lines);
-        eventually(SOON, "no process is left", async || {
-            self.marked().is_empty().then_some(())
+        until(SOON, "no process is left", async || {
+            self.marked().is_empty()
         })
         .await?;
         Ok(lines)

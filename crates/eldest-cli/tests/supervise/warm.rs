@@ -1,8 +1,8 @@
 //! Tests `eldest run` whose next node prepares while the present leader leads.
 
-use eldest_testing::eventually;
+use eldest_fixtures::wait::until;
 
-use crate::diary::{Diary, output, text};
+use crate::diary::Diary;
 use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 
 const FOR_EVER: &str = "exec sleep 1000";
@@ -24,19 +24,15 @@ async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Resu
     let mut next = stage.script("b", &options(&prepare), &script("b"))?;
     diary.says("prepare").await?;
 
-    let mut order = stage.eldest(TTL);
-    order.args(["step-down", ELECTION, "--wait", "1s"]);
-    let refused = output(order).await?;
-    let said = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(5), "{said}");
+    let order = ["step-down", ELECTION, "--wait", "1s"];
+    let (code, said) = stage.runs(TTL, &order).await?;
+    assert_eq!(code, Some(5), "{said}");
     assert!(said.contains("its successor is not warm"), "{said}");
     assert!(!diary.text().contains("lead-b"), "{}", diary.text());
     std::fs::write(&ready, "")?;
     diary.says("warm").await?;
-    let mut order = stage.eldest(TTL);
-    order.args(["step-down", ELECTION]);
-    let obeyed = output(order).await?;
-    assert!(obeyed.status.success(), "{}", text(&obeyed.stderr));
+    let (code, said) = stage.runs(TTL, &["step-down", ELECTION]).await?;
+    assert_eq!(code, Some(0), "{said}");
     diary.says("lead-b").await?;
     assert_eq!(diary.lines(), ["lead-a", "prepare", "warm", "lead-b"]);
     next.stop().await?;
@@ -58,15 +54,13 @@ async fn command_that_fails_leaves_its_node_in_its_place() -> Result {
         "echo lead-b >> DIARY; exec sleep 1000",
     )?;
     diary.says("prepare").await?;
-    eventually(SOON, "the command has failed", async || {
-        next.log().contains("this node is not warm").then_some(())
+    until(SOON, "the command has failed", async || {
+        next.log().contains("this node is not warm")
     })
     .await?;
-    let mut order = stage.eldest(TTL);
-    order.args(["step-down", ELECTION, "--wait", "1s"]);
-    let refused = output(order).await?;
-    let said = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(5), "{said}");
+    let order = ["step-down", ELECTION, "--wait", "1s"];
+    let (code, said) = stage.runs(TTL, &order).await?;
+    assert_eq!(code, Some(5), "{said}");
     assert!(said.contains("its successor is not warm"), "{said}");
     leader.stop().await?;
     diary.says("lead-b").await?;
