@@ -9,7 +9,7 @@ use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, STORE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, terms, together, words};
+use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, terms, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -66,7 +66,6 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
         stage.step(&mut workspace.cargo(["fmt", "--all", "--check"])?)?;
     }
     imports::stage(stage)?;
-    words::stage(stage)?;
     terms::stage(stage)?;
     pages::stage(stage)?;
     proofs::stage(stage)?;

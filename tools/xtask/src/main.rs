@@ -58,7 +58,6 @@ mod together;
 mod tools;
 mod verify;
 mod version;
-mod words;
 #[cfg(test)]
 mod workflows;
 mod workspaces;

@@ -48,6 +48,36 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Returns the files below that folder with this extension, without built ones.
+pub(crate) fn below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("reading {}", folder.display()))? {
+            let path = entry?.path();
+            let is_ours = !path.ends_with("target");
+            if path.is_dir() {
+                folders.extend(is_ours.then_some(path));
+            } else if path.extension().is_some_and(|it| it == extension) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Returns all Rust code in these folders of the workspace.
+pub(crate) fn gather(folders: &[&str]) -> Result<String> {
+    let mut code = String::new();
+    for folder in folders {
+        for file in below(&setup::root().join(folder), "rs")? {
+            code += &fs::read_to_string(file)?;
+        }
+    }
+    Ok(code)
+}
+
 #[cfg(test)]
 mod tests {
     use super::Sources;
