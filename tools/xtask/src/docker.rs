@@ -8,10 +8,7 @@ use crate::compose::{self, Compose};
 use crate::stage::Stage;
 use crate::{engine, images, setup, sweep, tools};
 
-/// The image that the compose file names and the Dockerfile makes.
-#[cfg(test)]
-pub(crate) const COMPOSE_IMAGE: &str = "eldest-node:0.1.0";
-/// The same image, built for the tests in less time, so that the demo's image stays optimised.
+/// The Dockerfile's image of the node, built for the tests in less time, so that the demo's image stays optimised.
 pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
 /// The image of the command alone, for the tests.
 pub(crate) const DEV_COMMAND_IMAGE: &str = "eldest-command-dev";

@@ -12,7 +12,7 @@ use crate::{packages, setup, version};
 /// The base image for running.
 pub(crate) const DEBIAN: &str = "debian:bookworm-slim";
 /// The base image for building.
-pub(crate) const RUST: &str = "rust:1-slim-bookworm";
+const RUST: &str = "rust:1-slim-bookworm";
 const SUITE: &str = "bookworm";
 /// The recipe's number; increase it when the files or settings below change.
 const RECIPE: u32 = 1;
