@@ -7,19 +7,20 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use cargo_metadata::{Message, PackageId, TargetKind};
+use cargo_metadata::{Artifact, PackageId, TargetKind};
 
 use crate::metadata::Metadata;
+use crate::setup;
 use crate::stage::Stage;
-use crate::{setup, together};
+use crate::together::{self, EVERYTHING};
 
 /// The file of a dependency that was built with so many features.
 type Library = (usize, String);
 
 /// Runs the stage `bare`: compiles the library with warnings denied.
 pub(crate) fn compile(stage: &mut Stage) -> Result<()> {
-    let built = libraries(&together::messages_of_everything(stage)?);
-    let metadata = Metadata::by_default(stage)?;
+    let built = libraries(together::build(stage, &EVERYTHING)?.artifacts);
+    let metadata = Metadata::with_dependencies(stage, &[])?;
     let library = metadata.library()?;
     let target = setup::target();
     let out = target.join("bare");
@@ -47,14 +48,11 @@ pub(crate) fn compile(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Reads from cargo's messages the libraries that it has built. Of a package that was also built for build scripts, the one with
+/// Returns the libraries among what cargo has built. Of a package that was also built for build scripts, the one with
 /// more features counts.
-fn libraries(messages: &str) -> BTreeMap<PackageId, Library> {
+fn libraries(artifacts: Vec<Artifact>) -> BTreeMap<PackageId, Library> {
     let mut all: BTreeMap<PackageId, Library> = BTreeMap::new();
-    for line in messages.lines() {
-        let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) else {
-            continue;
-        };
+    for artifact in artifacts {
         let kinds = [TargetKind::Lib, TargetKind::RLib, TargetKind::ProcMacro];
         let is_library = kinds
             .iter()
@@ -72,41 +70,4 @@ fn libraries(messages: &str) -> BTreeMap<PackageId, Library> {
         }
     }
     all
-}
-
-#[cfg(test)]
-mod tests {
-    use cargo_metadata::PackageId;
-    use serde_json::json;
-
-    use super::libraries;
-
-    fn artifact(kind: &str, test: bool, features: &[&str], file: &str) -> String {
-        let profile = json!({
-            "opt_level": "0", "debuginfo": 0, "debug_assertions": true, "overflow_checks": true, "test": test,
-        });
-        let target = json!({ "kind": [kind], "name": "some", "src_path": "/lib.rs" });
-        let artifact = json!({
-            "reason": "compiler-artifact", "package_id": "some@1.0.0", "manifest_path": "/some/Cargo.toml",
-            "target": target, "profile": profile, "features": features, "filenames": ["/some.rmeta", file],
-            "executable": null, "fresh": true,
-        });
-        artifact.to_string()
-    }
-
-    #[test]
-    fn library_for_programs_counts_and_not_the_one_for_build_scripts() {
-        let messages = [
-            artifact("lib", false, &[], "/plain.rlib"),
-            artifact("lib", false, &["std"], "/full.rlib"),
-            artifact("lib", false, &[], "/again.rlib"),
-            artifact("lib", true, &["a", "b"], "/tests"),
-            artifact("bin", false, &["a", "b"], "/program.rlib"),
-        ];
-        let all = libraries(&messages.join("\n"));
-        let id = PackageId {
-            repr: "some@1.0.0".to_owned(),
-        };
-        assert_eq!(all[&id], (1, "/full.rlib".to_owned()));
-    }
 }

@@ -7,9 +7,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 
 use crate::fixed::RELEASE_LIMIT;
-use crate::programs::Built;
 use crate::stage::Stage;
-use crate::together::BENCH;
+use crate::together::{self, BENCH};
 use crate::workspaces::Workspace;
 use crate::{packages, process, setup};
 
@@ -33,12 +32,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
             Err(error) => bench.env("ELDEST_BENCH_NO_GO", format!("{error:#}")),
         };
     }
-    let status = bench
-        .current_dir(setup::root())
-        .args(args)
-        .status()
-        .context("starting it")?;
-    Ok(process::exit_code(status))
+    process::exit_code_of(bench.current_dir(setup::root()).args(args))
 }
 
 /// Runs the stage `bench`: allocations, and a few ratios that are far from their targets if something is wrong. It leaves
@@ -51,9 +45,8 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 }
 
 fn build(stage: &Stage, options: &[&str]) -> Result<PathBuf> {
-    let json = "--message-format=json-render-diagnostics";
-    let mut cargo = Workspace::Lab.cargo(["build", json, "--package", BENCH])?;
-    Built::read(&stage.output(cargo.args(options))?).program(BENCH)
+    let mut cargo = Workspace::Lab.cargo(["build", "--package", BENCH])?;
+    together::built_by(stage, cargo.args(options))?.program(BENCH)
 }
 
 /// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.

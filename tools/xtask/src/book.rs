@@ -1,50 +1,60 @@
-//! The command `docs`: builds the guide as a book in `target/book`, with the libraries' API documentation beside it, and checks
-//! every link in it.
-
-mod links;
-mod source;
+//! The command `docs`: builds the guide as a book in `target/book`, with the libraries' API documentation beside it.
+//!
+//! The stage `source` has checked every link of the pages. The book has the pages at their places in the repository, so that links
+//! between them stay as they are; it names what else they link to.
 
 use std::fs;
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use pulldown_cmark::{Event, Options, Parser, Tag};
 
 use crate::install::Tool;
 use crate::metadata::Metadata;
 use crate::published::PUBLISHED;
-use crate::setup;
 use crate::stage::Stage;
+use crate::{pages, setup};
 
 /// mdBook, without the features that serve a book while it is written.
 const MDBOOK: Tool = Tool {
     name: "mdbook",
     version: Some("0.5.4"),
-    ask: &["--version"],
     arguments: &["--no-default-features", "--features", "search"],
 };
 /// The preprocessor that lets the reader's browser draw the guide's diagrams, as GitHub does.
 const MERMAID: Tool = Tool {
     name: "mdbook-mermaid",
     version: Some("0.17.1"),
-    ask: &["--version"],
     arguments: &[],
 };
-/// The folder of the API documentation inside the book.
-const API: &str = "api";
+/// The page that leads to the API documentation.
+const API: &str = "API.md";
+/// mdBook's settings, and the file that they name.
+const SETTINGS: [&str; 2] = ["book.toml", "book.css"];
 
 /// Runs the command `docs`.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    ensure!(args.is_empty(), "`cargo xtask docs` takes no arguments");
+pub(crate) fn run() -> Result<()> {
     let (mdbook, mermaid) = (MDBOOK.get()?, MERMAID.get()?);
     let stage = Stage::start("docs", crate::stage::DEFAULT_LIMIT);
-    let (folder, book) = (
-        setup::target().join("book-source"),
-        setup::target().join("book"),
-    );
-    let libraries = libraries(&stage)?;
-    let pages = source::write(setup::root(), &folder, &api_page(&libraries))?;
-    stage.say(&format!("{pages} pages; building the book"));
+    let folder = setup::target().join("book-source");
+    let book = setup::target().join("book");
+    let metadata = Metadata::of_workspace(&stage)?;
+    let mut document = setup::cargo(["doc", "--no-deps", "--lib", "--all-features"])?;
+    let mut api = vec!["# API documentation\n".to_owned()];
+    for package in PUBLISHED {
+        let package = metadata.package(package)?;
+        if let Some(target) = package.targets.iter().find(|target| target.is_lib()) {
+            let (name, about) = (&target.name, package.description.as_deref());
+            let about = about.unwrap_or_default();
+            api.push(format!(
+                "- [`{}`](api/{name}/index.html): {about}",
+                package.name
+            ));
+            document.args(["--package", &package.name]);
+        }
+    }
+    empty(&folder)?;
+    write(setup::root(), &folder, &api.join("\n"))?;
     // The tool adds itself to the book's settings, and its script beside them.
     let mut install = setup::program(&mermaid.to_string_lossy());
     stage.output(install.arg("install").arg(&folder))?;
@@ -52,81 +62,110 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     command.env("MDBOOK_PREPROCESSOR__MERMAID__COMMAND", &mermaid);
     command.arg("build").arg(&folder).arg("--dest-dir");
     stage.output(command.arg(&book))?;
-    stage.say("building the API documentation");
-    document(&stage, &libraries, &book.join(API))?;
-    let (links, dead) = links::check(&book, API)?;
-    for link in &dead {
-        println!("dead link: {link}");
-    }
-    ensure!(dead.is_empty(), "{} of {links} links are dead", dead.len());
-    stage.say(&format!("{links} links, and each leads somewhere"));
+    // Otherwise the search would also find pages that other commands have written there.
+    let documented = setup::target().join("doc");
+    empty(&documented)?;
+    stage.output(&mut document)?;
+    let mut copy = setup::program("cp");
+    copy.arg("--recursive").arg(&documented);
+    stage.output(copy.arg(book.join("api")))?;
     stage.say(&book.join("index.html").display().to_string());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-/// A published package with a library.
-struct Library {
-    package: String,
-    /// The library's name in Rust.
-    name: String,
-    description: String,
-    features: Vec<String>,
+fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("emptying {}", folder.display()))?;
+    }
+    Ok(())
 }
 
-fn libraries(stage: &Stage) -> Result<Vec<Library>> {
-    let metadata = Metadata::of_workspace(stage)?;
-    let mut libraries = Vec::new();
-    for published in PUBLISHED {
-        let mut packages = metadata.packages().iter();
-        let package = packages
-            .find(|package| package.name == published)
-            .with_context(|| format!("no package {published}"))?;
-        let target = package.targets.iter().find(|target| target.is_lib());
-        if let Some(target) = target {
-            let features = package.features.keys();
-            libraries.push(Library {
-                package: published.to_owned(),
-                name: target.name.replace('-', "_"),
-                description: package.description.clone().unwrap_or_default(),
-                features: features
-                    .map(|feature| format!("{published}/{feature}"))
-                    .collect(),
-            });
+/// Writes the source of the book into that folder.
+fn write(root: &Path, folder: &Path, api: &str) -> Result<()> {
+    let into = folder.join("src");
+    let guide = into.join(pages::GUIDE);
+    fs::create_dir_all(into.join("docs/decisions"))?;
+    for entry in fs::read_dir(root.join(pages::GUIDE))? {
+        let path = entry?.path();
+        if path.is_file() {
+            fs::copy(&path, guide.join(path.file_name().context("a name")?))?;
         }
     }
-    Ok(libraries)
-}
-
-/// Returns the page of the book that leads to the API documentation.
-fn api_page(libraries: &[Library]) -> String {
-    let lines = libraries.iter().map(|library| {
-        let (package, name) = (&library.package, &library.name);
+    for name in SETTINGS {
+        fs::rename(guide.join(name), folder.join(name)).context(name)?;
+    }
+    let listed = fs::read_to_string(root.join(pages::SUMMARY))?;
+    let listed = listed.trim_start_matches("# Summary\n");
+    let listed = listed.replace("](", &format!("]({}/", pages::GUIDE));
+    let mut summary = vec![
         format!(
-            "- [`{package}`]({API}/{name}/index.html): {}\n",
-            library.description
-        )
-    });
-    format!("# API documentation\n\n{}", lines.collect::<String>())
+            "# Summary\n\n[eldest](README.md)\n[Contents]({})",
+            pages::SUMMARY
+        ),
+        format!("{listed}\n# The project\n\n- [API documentation]({API})"),
+    ];
+    let mut pages = pages::files(root)?;
+    pages.sort();
+    for page in &pages {
+        let text = fs::read_to_string(root.join(page))?;
+        fs::write(into.join(page), without_other_links(&pages, page, &text))?;
+        if page.parent() == Some(Path::new("")) && !page.ends_with("README.md") {
+            let title = text.lines().next().unwrap_or_default();
+            let title = title.trim_start_matches("# ");
+            summary.push(format!("- [{title}]({})", page.display()));
+        }
+    }
+    fs::write(into.join(API), api)?;
+    Ok(fs::write(into.join("SUMMARY.md"), summary.join("\n"))?)
 }
 
-/// Writes the API documentation of these libraries, with all their features, into that folder.
-fn document(stage: &Stage, libraries: &[Library], into: &Path) -> Result<()> {
-    // Otherwise the search would also find pages that other commands have written there.
-    let written = setup::target().join("doc");
-    if written.exists() {
-        fs::remove_dir_all(&written).with_context(|| format!("emptying {}", written.display()))?;
+/// Returns the text of a page; of links to others than the known pages only the text is left.
+fn without_other_links(known: &[PathBuf], page: &Path, text: &str) -> String {
+    let folder = page.parent().unwrap_or(Path::new(""));
+    let mut kept = String::new();
+    let mut copied = 0;
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        let Event::Start(Tag::Link { dest_url, .. }) = event else {
+            continue;
+        };
+        let (path, _) = dest_url.split_once('#').unwrap_or((&dest_url, ""));
+        let target = pages::resolve(&folder.join(path)).unwrap_or_default();
+        if path.is_empty() || pages::is_external(&dest_url) || known.contains(&target) {
+            continue;
+        }
+        let written = &text[range.clone()];
+        kept.push_str(&text[copied..range.start]);
+        kept.push_str(&written[1..written.rfind("](").unwrap_or(written.len())]);
+        copied = range.end;
     }
-    let mut cargo = setup::cargo(["doc", "--no-deps", "--lib"])?;
-    for library in libraries {
-        cargo.args(["--package", &library.package]);
+    kept + &text[copied..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fs, setup, without_other_links, write};
+    use crate::sources;
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn the_summary_lists_every_page_of_this_repository() {
+        let folder = tempfile::tempdir().unwrap();
+        write(setup::root(), folder.path(), "").unwrap();
+        let pages = folder.path().join("src");
+        let summary = fs::read_to_string(pages.join("SUMMARY.md")).unwrap();
+        for page in sources::below(&pages, "md").unwrap() {
+            let page = page.strip_prefix(&pages).unwrap().display().to_string();
+            let times = summary.matches(&format!("]({page})")).count();
+            assert_eq!(times, usize::from(page != "SUMMARY.md"), "{page}");
+        }
     }
-    let features = libraries.iter().flat_map(|library| &library.features);
-    cargo.args([
-        "--features",
-        &features.cloned().collect::<Vec<_>>().join(","),
-    ]);
-    stage.output(&mut cargo)?;
-    let mut copy = setup::program("cp");
-    stage.output(copy.arg("--recursive").arg(&written).arg(into))?;
-    Ok(())
+
+    #[test]
+    fn links_between_pages_stay_and_others_are_named() {
+        let text = "[b](run.md#x) ![s](status-page.png) [r](../README.md) [`l`](../src/lib.rs#L1) [s](../src/) [e](https://e.org/) [h](#h)";
+        let shown = "[b](run.md#x) ![s](status-page.png) [r](../README.md) `l` s [e](https://e.org/) [h](#h)";
+        let page = Path::new("docs/ttl.md");
+        let known = ["docs/run.md", "README.md"].map(PathBuf::from);
+        assert_eq!(without_other_links(&known, page, text), shown);
+    }
 }

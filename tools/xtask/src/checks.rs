@@ -1,15 +1,17 @@
 //! Runs the stages `changes`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::changed::Changed;
 use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, STORE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{imports, pages, proofs, runbooks, setup, simulate, suites, terms, together};
+use crate::{
+    consumer, imports, pages, process, proofs, runbooks, setup, simulate, suites, terms, together,
+};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -76,8 +78,9 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
 /// that the library forgot it.
 pub(crate) fn features(stage: &mut Stage) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
-    let features = metadata.features()?.into_iter();
-    let features = features.filter(|name| *name != together::OTHER_CRYPTOGRAPHY);
+    let features = metadata.library()?.features.keys().map(String::as_str);
+    let features =
+        features.filter(|name| !["default", together::OTHER_CRYPTOGRAPHY].contains(name));
     for feature in std::iter::once("").chain(features) {
         let mut alone = setup::cargo(["clippy", "--package", LIBRARY, "--no-default-features"])?;
         if !feature.is_empty() {
@@ -113,37 +116,44 @@ pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     Ok(cargo)
 }
 
+/// Runs the stage `model`: the tests of the protocol's model. Their figures and counterexamples are worth reading even without a
+/// failure.
+pub(crate) fn model(stage: &mut Stage) -> Result<()> {
+    let options = ["test", "--package", together::MODEL, "--", "--show-output"];
+    stage.tests(&mut Workspace::Lab.cargo(options)?)?;
+    Ok(())
+}
+
+/// Runs the command `model`, whose options are the model's.
+pub(crate) fn run_model(args: &[String]) -> Result<ExitCode> {
+    let mut cargo = Workspace::Lab.cargo(["run", "--quiet", "--package", together::MODEL, "--"])?;
+    process::become_it(cargo.args(args))
+}
+
 /// Runs the stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.
 pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
-    let rustc = stage.output(setup::program("rustc").arg("--version"))?;
-    let metadata = Metadata::with_dependencies(stage, Workspace::Product)?;
-    let ours = metadata.rust_version()?;
-    stage.say(&format!("we declare Rust {ours}; this is {}", rustc.trim()));
-    let needed = metadata.needed()?;
+    let metadata = Metadata::with_dependencies(stage, &["--all-features"])?;
+    let ours = metadata.library()?.rust_version.as_ref();
+    let ours = ours.context("the library declares no rust-version")?;
+    let mut tree = setup::cargo(["tree", "--package", LIBRARY, "--all-features"])?;
+    let tree = tree.args(["--edges", "normal,build", "--prefix", "none"]);
+    let needed = consumer::crates(&stage.output(tree)?);
     let mut silent = Vec::new();
-    for (package, declared) in &needed {
-        match declared {
-            Some(theirs) if *theirs > ours => {
-                stage.fail(format!("{package} needs Rust {theirs}, we declare {ours}"));
+    for package in metadata.packages() {
+        let name = format!("{} v{}", package.name, package.version);
+        match &package.rust_version {
+            _ if !needed.contains(&name) => {}
+            Some(theirs) if theirs > ours => {
+                stage.fail(format!("{name} needs Rust {theirs}, we declare {ours}"));
             }
             Some(_) => {}
-            None => silent.push(package.as_str()),
+            None => silent.push(name),
         }
     }
-    let highest = needed
-        .iter()
-        .filter(|(name, _)| !name.starts_with(LIBRARY))
-        .max_by_key(|(_, declared)| **declared);
-    if let Some((package, Some(theirs))) = highest {
-        stage.say(&format!(
-            "{} packages; the highest demand is {theirs}, by {package}",
-            needed.len()
-        ));
-    }
     stage.say(&format!(
-        "{} declare nothing: {}",
-        silent.len(),
-        silent.join(", ")
+        "{} packages, and we declare Rust {ours}",
+        needed.len()
     ));
+    stage.say(&format!("these declare nothing: {}", silent.join(", ")));
     Ok(())
 }

@@ -80,26 +80,3 @@ fn version_of(stage: &Stage, program: &Path) -> Option<Version> {
     let version = stage.output(command.args(["version", "--short"])).ok()?;
     version::parse(&version)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{NEW, OLD, first_of};
-    use cargo_metadata::semver::Version;
-    use std::path::PathBuf;
-
-    #[test]
-    fn each_generation_is_known_by_its_version_wherever_it_is() {
-        let installed = (
-            PathBuf::from("/usr/bin/docker-compose"),
-            Version::new(1, 29, 2),
-        );
-        let plugin = (
-            PathBuf::from("/plugins/docker-compose"),
-            Version::new(2, 26, 1),
-        );
-        let found = [installed.clone(), plugin.clone()];
-        assert_eq!(first_of(&found, OLD), Some(installed.clone()));
-        assert_eq!(first_of(&found, NEW), Some(plugin));
-        assert_eq!(first_of(&[installed], NEW), None);
-    }
-}

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use cargo_metadata::{Dependency, DependencyKind};
 
 use crate::metadata::Metadata;
 use crate::published::{LIBRARY, PUBLISHED, TESTING};
+use crate::setup;
 use crate::stage::Stage;
 use crate::together::OTHER_CRYPTOGRAPHY;
-use crate::{packed, setup, tally};
 
 /// How many crates the library may add to those that its user needs anyway. `twox-hash` has no dependencies; it is
 /// needed because the function that routes keys to partitions is published and must not be one of our own making.
@@ -27,68 +28,71 @@ const WITH: &str = "with";
 const WITHOUT: &str = "without";
 /// The profile as Cargo.toml has it.
 const PROFILE: [&str; 2] = ["--config", "profile.dev.debug=false"];
-/// A program that is built while there is no README, and where it only matters that the library builds.
-const NO_README: &str = "use eldest as _;\n\nfn main() {}\n";
+/// A program where it only matters that the library builds.
+const EMPTY: &str = "use eldest as _;\n\nfn main() {}\n";
+/// Files that each packed crate must contain; the manifests list the others.
+const NEEDED: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
+/// The largest packed crate, in KiB.
+const LARGEST: u64 = 500;
 
 /// Runs the stage `consumer`.
 pub(crate) fn run(stage: &mut Stage) -> Result<()> {
     let metadata = Metadata::of_workspace(stage)?;
     let published = package(stage, &metadata)?;
-    let library = format!("{LIBRARY} = \"={}\"\n", metadata.version()?);
-    let client = format!("{CLIENT} = {:?}\n", metadata.requirement(CLIENT)?);
+    let version = &metadata.library()?.version;
+    let library = format!("{LIBRARY} = \"={version}\"\n");
+    let mut dependencies = metadata.library()?.dependencies.iter();
+    let client = dependencies
+        .find(|found| found.name == CLIENT)
+        .context(CLIENT)?;
+    let client = format!("{CLIENT} = \"{}\"\n", client.req);
 
-    let readme = setup::root().join("README.md");
-    let program = if readme.is_file() {
-        program(&fs::read_to_string(&readme)?)
-            .context("the first ```rust block of README.md must be a program with a `fn main`")?
-    } else {
-        stage.say("there is no README.md yet: building an empty program");
-        NO_README.to_owned()
-    };
+    let readme = fs::read_to_string(setup::root().join("README.md"))?;
+    let program = program(&readme)
+        .context("the first ```rust block of README.md must be a program with a `fn main`")?;
     let tokio = "tokio = { version = \"1\", features = [\"full\"] }\n";
     // This crate is built from its package, too, though README's first program does not need it.
-    let testing = format!(
-        "{TESTING} = {{ version = \"={}\", default-features = false }}\n",
-        metadata.version()?
-    );
-    let user = generate(
-        "program",
-        &format!("{library}{testing}{tokio}"),
-        &program,
-        &published,
-    )?;
+    let testing = format!("{TESTING} = {{ version = \"={version}\", default-features = false }}\n");
+    let needs = format!("{library}{testing}{tokio}");
+    let user = generate("program", &needs, &program, &published)?;
     stage.step(built(&mut setup::cargo(["build"])?, &user))?;
     let other = format!(
-        "{LIBRARY} = {{ version = \"={}\", features = [\"{OTHER_CRYPTOGRAPHY}\"] }}\n",
-        metadata.version()?
+        "{LIBRARY} = {{ version = \"={version}\", features = [\"{OTHER_CRYPTOGRAPHY}\"] }}\n"
     );
-    let other = generate("cryptography", &other, NO_README, &published)?;
+    let other = generate("cryptography", &other, EMPTY, &published)?;
     stage.step(built(&mut setup::cargo(["check"])?, &other))?;
 
-    let with = count(stage, WITH, &library, &published)?;
-    let without = count(stage, WITHOUT, &client, "")?;
-    let added: Vec<&str> = with.difference(&without).map(String::as_str).collect();
-    let summary = format!(
-        "{LIBRARY}: {} crates, {CLIENT} alone: {} crates",
-        with.len(),
-        without.len()
-    );
-    stage.say(&format!("{summary}; added: {}", added.join(", ")));
-    let others = metadata.only_for_others()?;
-    ensure!(!others.is_empty(), "no dependency is optional any more");
-    let unwanted: Vec<&str> = added
-        .iter()
-        .copied()
-        .filter(|name| others.contains(name))
-        .collect();
-    if !unwanted.is_empty() {
-        let names = unwanted.join(", ");
-        stage.fail(format!(
-            "only for features or tests, and every user gets it: {names}"
-        ));
+    limit(stage, &metadata, [&library, &client], &published)
+}
+
+/// Limits what the library adds to the crates that its user needs anyway.
+fn limit(
+    stage: &mut Stage,
+    metadata: &Metadata,
+    [library, client]: [&str; 2],
+    published: &str,
+) -> Result<()> {
+    let with = count(stage, WITH, library, published)?;
+    let without = count(stage, WITHOUT, client, "")?;
+    let added: BTreeSet<&str> = with.difference(&without).map(String::as_str).collect();
+    let (all, others) = (with.len(), without.len());
+    stage.say(&format!(
+        "{all} crates, {CLIENT} alone {others}; added: {added:?}"
+    ));
+    if all > others + ALLOWED {
+        stage.fail(format!("{all} crates, more than {ALLOWED} above {others}"));
     }
-    if with.len() > without.len() + ALLOWED {
-        stage.fail(format!("{summary}: more than {ALLOWED} above"));
+    let for_users = |it: &&Dependency| it.kind == DependencyKind::Normal && !it.optional;
+    let ours = metadata.packages().iter();
+    let ours = ours.filter(|it| with.contains(it.name.as_str()));
+    let always = ours.flat_map(|it| &it.dependencies).filter(for_users);
+    let always: BTreeSet<&str> = always.map(|it| it.name.as_str()).collect();
+    let all = metadata.library()?.dependencies.iter();
+    let all: BTreeSet<&str> = all.map(|it| it.name.as_str()).collect();
+    for name in all.difference(&always).filter(|name| added.contains(*name)) {
+        stage.fail(format!(
+            "only for features or tests, and every user gets it: {name}"
+        ));
     }
     Ok(())
 }
@@ -118,18 +122,26 @@ fn package(stage: &mut Stage, metadata: &Metadata) -> Result<String> {
     let packages = setup::target().join("package");
     let mut lines = vec!["[patch.crates-io]".to_owned()];
     for package in PUBLISHED {
-        let name = format!("{package}-{}", metadata.version()?);
+        let name = format!("{package}-{}", metadata.library()?.version);
         let folder = packages.join(&name);
         if folder.exists() {
             fs::remove_dir_all(&folder)
                 .with_context(|| format!("emptying {}", folder.display()))?;
         }
         let file = packages.join(format!("{name}.crate"));
-        packed::check(stage, package, &file)?;
+        let size = fs::metadata(&file)?.len().div_ceil(1024);
+        if size > LARGEST {
+            stage.fail(format!("{package}: {size} KiB packed, more than {LARGEST}"));
+        }
         let mut unpack = setup::program("tar");
         unpack.arg("--extract").arg("--gzip").arg("--file");
         unpack.arg(file);
         stage.output(unpack.arg("--directory").arg(&packages))?;
+        for needed in NEEDED {
+            if !folder.join(needed).is_file() {
+                stage.fail(format!("{package} lacks {needed}"));
+            }
+        }
         let folder = folder.display().to_string();
         lines.push(format!("{package} = {{ path = {folder:?} }}"));
     }
@@ -141,7 +153,18 @@ fn count(stage: &Stage, name: &str, dependencies: &str, patch: &str) -> Result<B
     let folder = generate(name, dependencies, "fn main() {}\n", patch)?;
     let mut tree = setup::cargo(["tree", "--edges", "normal", "--prefix", "none"])?;
     let tree = stage.output(tree.current_dir(&folder))?;
-    Ok(tally::crates(&tree, name))
+    let names = crates(&tree).into_iter();
+    let names = names.filter_map(|found| Some(found.split_once(' ')?.0.to_owned()));
+    Ok(names.filter(|found| found != name).collect())
+}
+
+/// Returns name and version of each crate in the output of `cargo tree --prefix none`.
+pub(crate) fn crates(tree: &str) -> BTreeSet<String> {
+    let crates = tree.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        Some(format!("{} {}", words.next()?, words.next()?))
+    });
+    crates.collect()
 }
 
 /// Writes a package with its own workspace and a new lock file, like a new user's.

@@ -1,21 +1,35 @@
 //! Makes what people install of the command `eldest`: static programs in archives, and packages for Debian. Checks that
 //! they start, install and uninstall.
 
-mod archive;
-mod cross;
 mod debian;
-mod start;
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::fixed::{self, RELEASE_LIMIT};
+use crate::fixed::{self, COMMAND, PROFILE, RELEASE_LIMIT};
 use crate::metadata::{self, Metadata};
-use crate::setup;
-use crate::stage::Stage;
+use crate::published::CLI;
+use crate::stage::{self, Stage};
+use crate::{packages, python, setup, together};
+
+/// The Python packages that contain the programs which compile for another Linux: musl's libc, and Zig as C compiler and linker.
+const ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
+const ZIG: (&str, &str) = ("ziglang", "0.17.1");
+/// Files of the workspace, and their names in the archive.
+const FILES: [(&str, &str); 3] = [
+    ("LICENSE-MIT", "LICENSE-MIT"),
+    ("LICENSE-APACHE", "LICENSE-APACHE"),
+    ("crates/eldest-cli/README.md", "README.md"),
+];
+/// Shells, and the file names under which they find a completion.
+const SHELLS: [(&str, &str); 3] = [
+    ("bash", "eldest"),
+    ("zsh", "_eldest"),
+    ("fish", "eldest.fish"),
+];
 
 /// The targets of a release, with their names in Debian.
 const TARGETS: [Target; 2] = [
@@ -29,11 +43,6 @@ const TARGETS: [Target; 2] = [
     },
 ];
 
-/// The options, for the help.
-pub(crate) const OPTIONS: &str = "[--check | TARGET …]";
-/// The description for the help.
-pub(crate) const ABOUT: &str = "archives and Debian packages of `eldest` in target/dist, checked; --check: one package, of a build without optimisation";
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Target {
     triple: &'static str,
@@ -41,176 +50,190 @@ struct Target {
 }
 
 /// The request on the command line.
-#[derive(Debug, PartialEq, Eq)]
-enum Wanted {
-    /// A release for these targets.
-    Release(Vec<Target>),
-    /// A package for this machine, compiled without optimisation, and its check.
-    Check,
-}
-
-/// A static program, and the folder for its archives and packages.
-struct Program {
-    version: String,
-    target: Target,
-    /// The target and the profile that cargo built it for.
-    built_for: String,
-    profile: &'static str,
-    binary: PathBuf,
-    folder: PathBuf,
+#[derive(Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// Only makes and checks the Debian package of this machine, of a build without optimisation
+    #[arg(long, conflicts_with = "targets")]
+    check: bool,
+    /// The targets; all if none are named
+    #[arg(value_parser = Target::parse)]
+    targets: Vec<Target>,
 }
 
 /// Runs `cargo xtask dist`.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let wanted = parse(args)?;
-    let mut stage = Stage::start("dist", RELEASE_LIMIT);
-    let result = match &wanted {
-        Wanted::Release(targets) => release(&mut stage, targets),
-        Wanted::Check => check(&mut stage),
-    };
-    let report = stage.finish(result);
-    Ok(if report.failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+pub(crate) fn run(asked: &Asked) -> ExitCode {
+    stage::run("dist", RELEASE_LIMIT, |stage| match &asked.targets[..] {
+        _ if asked.check => check(stage),
+        [] => release(stage, &TARGETS),
+        targets => release(stage, targets),
     })
 }
 
-fn parse(args: &[String]) -> Result<Wanted> {
-    if args == ["--check"] {
-        return Ok(Wanted::Check);
+impl Target {
+    fn parse(triple: &str) -> Result<Self> {
+        let found = TARGETS.into_iter().find(|target| target.triple == triple);
+        found.with_context(|| format!("the targets are {}", TARGETS.map(|it| it.triple).join(", ")))
     }
-    if args.is_empty() {
-        return Ok(Wanted::Release(TARGETS.to_vec()));
-    }
-    let targets = args.iter().map(|arg| {
-        let mut targets = TARGETS.into_iter();
-        targets
-            .find(|target| target.triple == arg)
-            .with_context(|| {
-                let known = TARGETS.map(|target| target.triple).join(", ");
-                format!("`{arg}` is neither --check nor one of the targets {known}")
-            })
-    });
-    Ok(Wanted::Release(targets.collect::<Result<_>>()?))
 }
 
+impl Target {
+    /// Returns the path of its package in that folder.
+    fn package(self, folder: &Path, version: &str) -> PathBuf {
+        folder.join(format!("{COMMAND}_{version}_{}.deb", self.debian))
+    }
+}
+
+/// Makes archives, packages and checksums for these targets.
 fn release(stage: &mut Stage, targets: &[Target]) -> Result<()> {
     let folder = setup::target().join("dist");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(&folder)?;
-    let version = Metadata::of_workspace(stage)?.version()?.to_string();
-    let mut files = Vec::new();
+    empty(&folder)?;
     for target in targets {
-        match one(stage, &version, *target, &folder) {
-            Ok(made) => files.extend(made),
-            Err(error) => stage.fail(format!("{}: {error:#}", target.triple)),
+        let binary = build(stage, target.triple)?;
+        let laid_out = lay_out(stage, *target, &binary)?;
+        let name = name(&laid_out);
+        let mut tar = setup::program("tar");
+        // The same contents give the same archive, because all times are those of the last commit.
+        tar.args([
+            "--create",
+            "--gzip",
+            "--sort=name",
+            "--owner=0",
+            "--group=0",
+        ]);
+        tar.args(["--numeric-owner", "--mode=go=rX,u+rw"]);
+        tar.arg(format!("--mtime=@{}", time(stage)?));
+        tar.arg("--file").arg(folder.join(format!("{name}.tar.gz")));
+        tar.arg("--directory")
+            .arg(laid_out.with_file_name(""))
+            .arg(name);
+        stage.output(&mut tar)?;
+        let package = target.package(&folder, &version(stage)?);
+        debian::make(stage, (target.triple, "release"), &laid_out, &package)?;
+        if is_native(*target, &metadata::host(stage)?) {
+            debian::check(stage, &package)?;
         }
     }
-    if !files.is_empty() {
-        archive::sums(stage, &folder, &files)?;
-    }
+    let mut sums = setup::program("sh");
+    sums.args(["-c", "sha256sum -- *.tar.gz *.deb | tee SHA256SUMS"]);
+    let sums = stage.output(sums.current_dir(&folder))?;
+    stage.say(&format!("{}:\n{sums}", folder.display()));
     Ok(())
-}
-
-/// Makes and checks everything for one target.
-fn one(
-    stage: &mut Stage,
-    version: &str,
-    target: Target,
-    folder: &std::path::Path,
-) -> Result<Vec<String>> {
-    let binary = cross::build(stage, target.triple)?;
-    let program = Program {
-        version: version.to_owned(),
-        target,
-        built_for: target.triple.to_owned(),
-        profile: "release",
-        binary,
-        folder: folder.to_owned(),
-    };
-    let laid_out = program.lay_out(stage)?;
-    let archive = archive::pack(stage, &laid_out, folder)?;
-    let package = debian::make(stage, &program, &laid_out)?;
-    if program.is_of_this_machine(stage)? {
-        debian::check(stage, &package)?;
-    }
-    Ok([archive, package]
-        .iter()
-        .map(|path| archive::name(path))
-        .collect())
 }
 
 /// Makes and checks only the package, of a program that is compiled without optimisation.
 fn check(stage: &mut Stage) -> Result<()> {
     let host = metadata::host(stage)?;
-    let kind = |triple: &str| triple.split('-').next().map(str::to_owned);
-    let target = TARGETS
-        .into_iter()
-        .find(|target| kind(target.triple) == kind(&host));
-    let Some(target) = target.filter(|_| host.contains("-linux-")) else {
-        bail!("there is no package for {host}");
-    };
+    let mut targets = TARGETS.into_iter();
+    let target = targets.find(|target| is_native(*target, &host));
+    let target = target.with_context(|| format!("there is no package for {host}"))?;
     let binary = fixed::for_tests(stage)?;
     let folder = setup::target().join("dist-check");
-    fs::create_dir_all(&folder)?;
-    let program = Program {
-        version: Metadata::of_workspace(stage)?.version()?.to_string(),
-        target,
-        built_for: host,
-        profile: "dev",
-        binary,
-        folder,
-    };
-    let laid_out = program.lay_out(stage)?;
-    let package = debian::make(stage, &program, &laid_out)?;
+    empty(&folder)?;
+    let laid_out = lay_out(stage, target, &binary)?;
+    let package = target.package(&folder, &version(stage)?);
+    debian::make(stage, (&host, "dev"), &laid_out, &package)?;
     debian::check(stage, &package)
 }
 
-impl Program {
-    /// Checks that the program is static and starts, and lays out all files of an archive.
-    fn lay_out(&self, stage: &mut Stage) -> Result<PathBuf> {
-        ensure!(
-            fixed::is_static(&fs::read(&self.binary)?),
-            "{} needs a loader: it is not static",
-            self.binary.display()
-        );
-        let starter = start::Starter::find(stage, self.target.triple)?;
-        starter.check(stage, &self.binary, &self.version)?;
-        archive::lay_out(stage, self, &starter)
-    }
-
-    fn is_of_this_machine(&self, stage: &Stage) -> Result<bool> {
-        let host = metadata::host(stage)?;
-        Ok(start::is_native(self.target.triple, &host))
-    }
+fn version(stage: &Stage) -> Result<String> {
+    let metadata = Metadata::of_workspace(stage)?;
+    Ok(metadata.library()?.version.to_string())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{TARGETS, Wanted, parse};
-
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
+/// Makes an empty folder.
+fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
     }
+    Ok(fs::create_dir_all(folder)?)
+}
 
-    #[test]
-    fn a_release_is_for_all_targets_or_for_those_named() {
-        assert_eq!(parse(&[]).unwrap(), Wanted::Release(TARGETS.to_vec()));
-        let one = parse(&words("aarch64-unknown-linux-musl")).unwrap();
-        assert_eq!(one, Wanted::Release(vec![TARGETS[1]]));
-        assert_eq!(parse(&words("--check")).unwrap(), Wanted::Check);
+/// Builds the command for this target, for release.
+fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
+    let mut libraries = setup::program("rustc");
+    libraries.args(["--print", "target-libdir", "--target", target]);
+    if !Path::new(stage.output(&mut libraries)?.trim()).is_dir() {
+        stage.output(setup::program("rustup").args(["target", "add", target]))?;
     }
+    let remedy = "the compiler of C comes from Python's registry: install Python with pip";
+    let zigbuild = python::package(stage, ZIGBUILD, &["--no-deps"]).context(remedy)?;
+    let zig = python::package(stage, ZIG, &["--no-deps"]).context(remedy)?;
+    stage.say(&format!("building {COMMAND} for {target}"));
+    let mut cargo = setup::cargo(["zigbuild", "--locked", "--package", CLI])?;
+    cargo.args(["--profile", PROFILE, "--target", target]);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = [zigbuild.join("bin")].into_iter();
+    let folders = folders.chain(env::split_paths(&path));
+    cargo.env("PATH", env::join_paths(folders)?);
+    cargo.env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
+    together::built_by(stage, &mut cargo)?.program(COMMAND)
+}
 
-    #[test]
-    fn an_unknown_target_is_refused_with_the_list() {
-        let error = parse(&words("riscv64")).unwrap_err().to_string();
-        assert!(
-            error.contains("riscv64") && error.contains(TARGETS[0].triple),
-            "{error}"
-        );
-        assert!(parse(&words("--check riscv64")).is_err());
+/// Checks that the program is static and starts, and lays out the folder that becomes the archive: the program itself writes pages
+/// and completions.
+fn lay_out(stage: &mut Stage, target: Target, binary: &Path) -> Result<PathBuf> {
+    fixed::ensure_static(binary)?;
+    let version = version(stage)?;
+    let said = stage.output(starter(stage, target, binary)?.arg("--version"))?;
+    let expected = format!("{COMMAND} {version}");
+    ensure!(
+        said.trim() == expected,
+        "{} says {said:?}",
+        binary.display()
+    );
+    stage.pass(&format!("{} is static, and starts", binary.display()));
+    // The folder is not beside the archives, because every file there belongs to a release.
+    let parts = setup::target().join("dist-parts");
+    let folder = parts.join(format!("{COMMAND}-{version}-{}", target.triple));
+    empty(&folder)?;
+    fs::copy(binary, folder.join(COMMAND))?;
+    for (from, to) in FILES {
+        fs::copy(setup::root().join(from), folder.join(to)).context(from)?;
     }
+    let mut pages = starter(stage, target, binary)?;
+    stage.output(pages.args(["man", "--to"]).arg(folder.join("man")))?;
+    for (shell, name) in SHELLS {
+        let mut completions = starter(stage, target, binary)?;
+        let script = stage.output(completions.args(["completions", shell]))?;
+        let to = folder.join("completions").join(shell);
+        fs::create_dir_all(&to)?;
+        fs::write(to.join(name), script)?;
+    }
+    Ok(folder)
+}
+
+/// Returns a command that starts a target's program, in an emulator if this machine cannot.
+fn starter(stage: &Stage, target: Target, program: &Path) -> Result<Command> {
+    if is_native(target, &metadata::host(stage)?) {
+        return Ok(setup::program(&program.to_string_lossy()));
+    }
+    let name = format!("qemu-{}-static", processor(target.triple));
+    let emulator = match packages::find(&name) {
+        Some(emulator) => emulator,
+        None => packages::unpack(stage, "qemu-user-static", &format!("usr/bin/{name}"))?,
+    };
+    let mut command = setup::program(&emulator.to_string_lossy());
+    command.arg(program);
+    Ok(command)
+}
+
+/// Returns true if this machine starts the target's programs without an emulator.
+fn is_native(target: Target, host: &str) -> bool {
+    processor(target.triple) == processor(host) && host.contains("-linux-")
+}
+
+fn processor(triple: &str) -> &str {
+    triple.split('-').next().unwrap_or_default()
+}
+
+/// Returns the time of the last commit, in seconds since 1970.
+fn time(stage: &Stage) -> Result<String> {
+    let mut log = setup::program("git");
+    let time = stage.output(log.args(["log", "-1", "--format=%ct"]))?;
+    Ok(time.trim().to_owned())
+}
+
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }

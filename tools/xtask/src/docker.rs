@@ -5,6 +5,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 
 use crate::compose::{self, Compose};
+use crate::images::Kind;
 use crate::stage::Stage;
 use crate::{engine, images, setup, sweep, tools};
 
@@ -44,7 +45,7 @@ pub(crate) fn prepare(stage: &mut Stage) -> Result<()> {
 /// Checks that the engine answers, and makes the images that the node's tests need beside it.
 fn ready(stage: &mut Stage) -> Result<Compose> {
     engine::ensure(stage)?;
-    images::make_others(stage)?;
+    images::make(stage, &[Kind::Etcd(None), Kind::Haproxy])?;
     compose::find(stage)
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn build(stage: &mut Stage, compose: &Compose) -> Result<()> {
     const PROFILE: &str = "dev";
     const FEATURES: &str = "eldest-node/history";
     let (node, command) = (DEV_IMAGE, DEV_COMMAND_IMAGE);
-    images::make_bases(stage)?;
+    images::make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])?;
     let file = setup::target().join("compose-dev.yml");
     let args = format!("args: {{ PROFILE: {PROFILE}, FEATURES: \"{FEATURES}\" }}");
     let node = format!("node1: {{ image: {node}, build: {{ {args} }} }}");

@@ -3,16 +3,15 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::Hasher;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::programs::Built;
 use crate::published::CLI;
-use crate::stage::Stage;
-use crate::{metadata, setup};
+use crate::stage::{self, Stage};
+use crate::{metadata, setup, together};
 
 /// The command's binary; its package is [`CLI`].
 pub(crate) const COMMAND: &str = "eldest";
@@ -31,28 +30,19 @@ const FLAGS: &str =
 
 /// Runs `cargo xtask static`.
 pub(crate) fn run() -> ExitCode {
-    let stage = Stage::start("static", RELEASE_LIMIT);
-    let result = release(&stage).and_then(|binary| {
+    stage::run("static", RELEASE_LIMIT, |stage| {
+        let binary = release(stage)?;
         let size = fs::metadata(&binary)?.len() >> 20;
         stage.say(&format!("{} ({size} MiB)", binary.display()));
         Ok(())
-    });
-    if stage.finish(result).failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    })
 }
 
 /// Builds the command as users receive it.
 pub(crate) fn release(stage: &Stage) -> Result<PathBuf> {
     stage.say(&format!("building {COMMAND}, static, for release"));
     let binary = build(stage, &["--profile", PROFILE, "--package", CLI])?;
-    ensure!(
-        is_static(&fs::read(&binary)?),
-        "{} needs a loader: it is not static",
-        binary.display()
-    );
+    ensure_static(&binary)?;
     Ok(binary)
 }
 
@@ -68,12 +58,9 @@ fn build(stage: &Stage, what: &[&str]) -> Result<PathBuf> {
         "build",
         // The target is named, though it is this machine's, so that the flags do not apply to build scripts and
         // procedural macros.
-        "--target",
-        &host,
-        "--message-format=json-render-diagnostics",
+        "--target", &host,
     ])?;
-    let messages = stage.output(cargo.args(what).env("RUSTFLAGS", FLAGS))?;
-    Built::read(&messages).program(COMMAND)
+    together::built_by(stage, cargo.args(what).env("RUSTFLAGS", FLAGS))?.program(COMMAND)
 }
 
 /// Returns a short fingerprint of the programs' contents.
@@ -85,37 +72,12 @@ pub(crate) fn fingerprint(binaries: &[PathBuf]) -> Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Returns true if a 64-bit ELF file names no loader, which would look for libraries.
-pub(crate) fn is_static(elf: &[u8]) -> bool {
-    const INTERPRETER: u32 = 3;
-    let number = |at: usize, length: usize| -> Option<u64> {
-        let bytes = elf.get(at..at + length)?.iter().rev();
-        Some(bytes.fold(0, |number, byte| number << 8 | u64::from(*byte)))
-    };
-    let headers = || {
-        let (first, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
-        Some((0..count).map(move |n| first + n * size))
-    };
-    if !elf.starts_with(b"\x7fELF\x02\x01") {
-        return false;
-    }
-    headers().is_some_and(|mut headers| {
-        headers.all(|at| {
-            let at = usize::try_from(at).unwrap_or(usize::MAX - 4);
-            number(at, 4).is_some_and(|kind| kind != u64::from(INTERPRETER))
-        })
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_static;
-
-    #[test]
-    fn this_test_is_not_static_and_neither_is_a_script() {
-        let this = std::env::current_exe().unwrap();
-        assert!(!is_static(&std::fs::read(this).unwrap()));
-        assert!(!is_static(b"#!/bin/sh\n"));
-        assert!(!is_static(b"\x7fELF\x02\x01"), "cut short");
-    }
+/// Checks that a program needs no loader, which would look for libraries. `ldd` fails for programs of other machines, which start
+/// in an emulator without any library.
+pub(crate) fn ensure_static(binary: &Path) -> Result<()> {
+    let output = setup::program("ldd").arg(binary).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let is_static = !output.status.success() || said.contains("statically linked");
+    ensure!(is_static, "{} is not static: {said}", binary.display());
+    Ok(())
 }

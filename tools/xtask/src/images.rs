@@ -10,27 +10,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::fixed::RELEASE_LIMIT;
-use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::stage::{self, Stage};
 use crate::{engine, setup, together};
 
 /// The label of every image made here. Its value names the contents. An image without it was pulled, or belongs to
 /// someone else.
 const LABEL: &str = "eldest.image";
 
-/// The images, for the help.
-pub(crate) const DESCRIPTION: &str = "  etcd         quay.io/coreos/etcd of the vendored version; etcd@3.6, @3.5, @3.4 of another, if named
-  bases        stand-ins for what the Dockerfile starts from; as root, on Debian
-  haproxy      haproxy:2.6, Debian's, the front of docker-compose.yml
-  node         eldest-node-test, a node that records its history, for the tests in containers
-  eldest       eldest:0.1.0, the command, static, to run as no user in particular
-  eldest-test  eldest-command-test, the same, built in seconds, for the tests in containers";
-
 /// An image that can be requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     /// etcd of this series, or the newest.
     Etcd(Option<String>),
     /// The base images of the Dockerfile.
@@ -55,58 +47,54 @@ const ALL: [Kind; 5] = [
     Kind::Command { test: true },
 ];
 
+/// The images on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// The names of images:
+    /// `etcd`, quay.io/coreos/etcd of the vendored version; `etcd@3.6`, `@3.5`, `@3.4` of another;
+    /// `bases`, stand-ins for what the Dockerfile starts from, as root on Debian;
+    /// `haproxy`, the front of docker-compose.yml;
+    /// `node`, eldest-node-test, a node that records its history;
+    /// `eldest`, the command, static, to run as no user in particular;
+    /// `eldest-test`, the same, built in seconds.
+    /// Without names, those that the tests in containers need. An image that was pulled is left alone
+    #[arg(value_parser = Kind::parse)]
+    images: Vec<Kind>,
+}
+
 /// Runs `cargo xtask images`.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let kinds = parse(args)?;
-    let limit = if kinds.contains(&Kind::Command { test: false }) {
-        RELEASE_LIMIT
+pub(crate) fn run(asked: &Asked) -> ExitCode {
+    let kinds = if asked.images.is_empty() {
+        &ALL[..]
     } else {
-        DEFAULT_LIMIT
+        &asked.images
     };
-    let mut stage = Stage::start("images", limit);
-    let result = engine::ensure(&mut stage).and_then(|()| make(&mut stage, &kinds));
-    let report = stage.finish(result);
-    Ok(if report.failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    stage::run("images", RELEASE_LIMIT, |stage| {
+        engine::ensure(stage)?;
+        make(stage, kinds)
     })
 }
 
-fn parse(args: &[String]) -> Result<Vec<Kind>> {
-    if args.is_empty() {
-        return Ok(ALL.to_vec());
-    }
-    args.iter()
-        .map(|arg| match arg.split_once('@') {
-            None if arg == "etcd" => Ok(Kind::Etcd(None)),
-            None if arg == "bases" => Ok(Kind::Bases),
-            None if arg == "haproxy" => Ok(Kind::Haproxy),
-            None if arg == "node" => Ok(Kind::Node),
-            None if arg == "eldest" => Ok(Kind::Command { test: false }),
-            None if arg == "eldest-test" => Ok(Kind::Command { test: true }),
-            Some(("etcd", series)) => Ok(Kind::Etcd(Some(series.to_owned()))),
-            _ => bail!("there is no image `{arg}`; the images are\n{DESCRIPTION}"),
+impl Kind {
+    fn parse(name: &str) -> Result<Self> {
+        Ok(match name {
+            "etcd" => Self::Etcd(None),
+            "bases" => Self::Bases,
+            "haproxy" => Self::Haproxy,
+            "node" => Self::Node,
+            "eldest" => Self::Command { test: false },
+            "eldest-test" => Self::Command { test: true },
+            _ => {
+                let series = name.strip_prefix("etcd@");
+                let series = series.with_context(|| format!("there is no image `{name}`"))?;
+                Self::Etcd(Some(series.to_owned()))
+            }
         })
-        .collect()
+    }
 }
 
-/// Makes the images that do not depend on this workspace's code.
-pub(crate) fn make_bases(stage: &mut Stage) -> Result<()> {
-    make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])
-}
-
-/// Makes the further images that the tests of failover need beside the node's.
-pub(crate) fn make_others(stage: &mut Stage) -> Result<()> {
-    make(stage, &[Kind::Etcd(None), Kind::Haproxy])
-}
-
-/// Makes the Debian in which packages are installed.
-pub(crate) fn make_debian(stage: &mut Stage) -> Result<()> {
-    bases::make(stage)
-}
-
-fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
+/// Makes those images that are missing.
+pub(crate) fn make(stage: &mut Stage, kinds: &[Kind]) -> Result<()> {
     for kind in kinds {
         match kind {
             Kind::Etcd(series) => etcd::make(stage, series.as_deref())?,
@@ -130,16 +118,8 @@ struct Image<'a> {
     made_of: &'a str,
     /// Dockerfile instructions for the settings that are not files.
     settings: &'a [&'a str],
-    owner: Owner,
-}
-
-/// The owner of an image's files.
-#[derive(Clone, Copy)]
-enum Owner {
-    /// Root owns all files, whichever user laid them out.
-    Root,
-    /// The files keep their owners.
-    AsItIs,
+    /// True if the files keep their owners; otherwise root owns all, whichever user laid them out.
+    keeps_owners: bool,
 }
 
 /// The image that the engine has under a name.
@@ -178,7 +158,7 @@ impl Image<'_> {
         let archive = root.with_extension("tar");
         let mut tar = setup::program("tar");
         tar.args(["--create", "--numeric-owner"]);
-        if let Owner::Root = self.owner {
+        if !self.keeps_owners {
             tar.args(["--owner=0", "--group=0"]);
         }
         tar.arg("--file").arg(&archive);
@@ -248,6 +228,21 @@ fn libraries(printed: &str) -> impl Iterator<Item = &Path> {
     files.map(Path::new)
 }
 
+/// Copies a program and the libraries that it loads into an image's files.
+fn put_program(stage: &Stage, root: &Path, from: &Path, to: &str) -> Result<()> {
+    put(root, from, to)?;
+    let printed = stage.output(setup::program("ldd").arg(from))?;
+    let mut libraries = libraries(&printed);
+    libraries.try_for_each(|library| put(root, library, &library.display().to_string()))
+}
+
+/// Makes a folder of an image.
+fn make_folder(stage: &Stage, root: &Path, mode: &str, folder: &str) -> Result<()> {
+    let mut mkdir = setup::program("mkdir");
+    stage.output(mkdir.args(["-m", mode]).arg(root.join(folder)))?;
+    Ok(())
+}
+
 /// Copies a file into an image's files, under an absolute path.
 fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
     let to = root.join(to.trim_start_matches('/'));
@@ -260,20 +255,7 @@ fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
 mod tests {
     use std::path::Path;
 
-    use super::{ALL, Found, Image, Kind, Owner, libraries, mounted_below, parse};
-
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn images_are_requested_by_name_and_etcd_by_series() {
-        let kinds = parse(&words("etcd@3.6 node")).unwrap();
-        assert_eq!(kinds, [Kind::Etcd(Some("3.6".to_owned())), Kind::Node]);
-        let kinds = parse(&words("eldest eldest-test")).unwrap();
-        assert_eq!(kinds, [false, true].map(|test| Kind::Command { test }));
-        assert_eq!(parse(&[]).unwrap(), ALL);
-    }
+    use super::{Found, Image, libraries, mounted_below};
 
     #[test]
     fn loader_and_libraries_are_files_but_not_the_kernels_own() {
@@ -298,23 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_image_is_refused_with_the_list() {
-        let error = parse(&words("etcd nope")).unwrap_err().to_string();
-        assert!(
-            error.contains("nope") && error.contains("etcd@3.6"),
-            "{error}"
-        );
-        assert!(parse(&words("node@3.6")).is_err());
-    }
-
-    #[test]
     fn image_is_rebuilt_when_its_parts_change_unless_it_was_pulled() {
         let image = |public| Image {
             name: "etcd",
             public,
             made_of: "etcd 2, recipe 1",
             settings: &[],
-            owner: Owner::Root,
+            keeps_owners: false,
         };
         let ours = |of: &str| Found::Ours(of.to_owned());
         for public in [true, false] {

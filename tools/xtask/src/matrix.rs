@@ -21,9 +21,9 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
         cases.extend(suites::on_version(stage, &built, &tools, (series, &etcd))?);
     }
     let (etcd, _) = vendored(stage, OLD)?;
-    cases.extend(suites::smoke(stage, &built, OLD, Some(&etcd))?);
+    cases.extend(suites::smoke(stage, &built, OLD, &etcd)?);
     match debian(stage) {
-        Ok(etcd) => cases.extend(suites::smoke(stage, &built, DEBIAN, Some(&etcd))?),
+        Ok(etcd) => cases.extend(suites::smoke(stage, &built, DEBIAN, &etcd)?),
         Err(error) => stage.skip(format!("{DEBIAN}: not tested: {error:#}")),
     }
     pool::run(stage, cases)

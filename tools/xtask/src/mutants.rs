@@ -1,6 +1,6 @@
 //! Breaks the rules of the core one at a time, in a copy of its source, and reports the breaks that no check notices.
 
-mod list;
+pub(crate) mod list;
 mod plans;
 mod results;
 mod scratch;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::simulate;
 use list::Mutant;
@@ -22,32 +22,27 @@ use results::{Noticed, Results};
 use scratch::Scratch;
 use trial::Limits;
 
-/// The number of seeds for a mutant, without challenges and with them.
-const SEEDS: u64 = 6000;
-
-const HELP: &str = "\
-Breaks every rule in tools/sim/mutants.toml, one at a time, in a copy of the source. Writes what noticed
-each of them into tools/sim/noticed.toml.
-
-  --only NAME …    only these mutants; the results of the others stay
-  --area NAME      only the mutants of an area; `adapter` runs `cargo xtask simulate --table`
-  --seeds N        the number of seeds of each kind for each mutant (default 6000)
-  --by-seeds       run no tests: a mutant that no seed notices keeps the result that it has
-  --plans          only check that each kept plan (tools/sim/plans) notices the mutant that it names
-  --list           run nothing; print the counts of each area, and every mutant with its rule and what noticed it; takes
-                   --only and --area
-
-The exit code is 1 if nothing notices a mutant, or if a kept plan does not notice its mutant. A run of all mutants takes hours
-on two cores.
-";
-
-#[derive(Debug, Default)]
-struct Options {
+/// The options on the command line. Writes what noticed each mutant into tools/sim/noticed.toml. The exit code is 1 if nothing
+/// notices a mutant, or if a kept plan does not notice its mutant. A run of all mutants takes hours on two cores.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only these mutants; the results of the others stay
+    #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
+    /// Only the mutants of an area; `adapter` runs `cargo xtask simulate --table`
+    #[arg(long)]
     area: Option<String>,
-    seeds: Option<u64>,
+    /// The number of seeds of each kind for each mutant
+    #[arg(long, default_value_t = 6000)]
+    seeds: u64,
+    /// Run no tests: a mutant that no seed notices keeps the result that it has
+    #[arg(long)]
     by_seeds: bool,
+    /// Only check that each kept plan (tools/sim/plans) notices the mutant that it names
+    #[arg(long)]
     plans: bool,
+    /// Run nothing; print the counts of each area, and every mutant with its rule and what noticed it
+    #[arg(long)]
     list: bool,
 }
 
@@ -55,21 +50,19 @@ impl Options {
     fn everything(&self) -> bool {
         self.only.is_empty() && self.area.is_none()
     }
+
+    fn includes_adapter(&self) -> bool {
+        self.everything() || self.area.as_deref() == Some(table::ADAPTER)
+    }
 }
 
 /// Runs `cargo xtask mutants`.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    if args.iter().any(|arg| arg == "--help") {
-        print!("{HELP}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let options = parse(args)?;
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let all = list::read()?;
-    let chosen = choose(&all, &options)?;
+    let chosen = choose(&all, options)?;
     let mut results = Results::read()?;
     if options.list {
-        let chosen: Vec<Mutant> = chosen.into_iter().cloned().collect();
-        if options.area.as_deref() != Some(table::ADAPTER) && !options.everything() {
+        if !options.includes_adapter() {
             results.adapter.clear();
         }
         print!("{}", table::list(&chosen, &results));
@@ -82,7 +75,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
         let unnoticed = plans::unnoticed(&Scratch::new(&all, false)?, &kept, &mutants)?;
         return Ok(verdict(&[], &unnoticed));
     }
-    if options.everything() || options.area.as_deref() == Some(table::ADAPTER) {
+    if options.includes_adapter() {
         results.adapter = results::of_adapter(&simulate::table()?);
         results.write(&all)?;
     }
@@ -91,8 +84,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     }
     let scratch = Scratch::new(&all, !options.by_seeds)?;
     let unnoticed = plans::unnoticed(&scratch, &kept, &chosen)?;
-    let seeds = options.seeds.unwrap_or(SEEDS);
-    let survivors = try_all(&scratch, &chosen, seeds, |mutant, noticed| {
+    let survivors = try_all(&scratch, &chosen, options.seeds, |mutant, noticed| {
         if options.by_seeds && !noticed.is_by_somebody() {
             return Ok(results.is_noticed(mutant));
         }
@@ -162,31 +154,6 @@ fn try_all(
         }
         Ok(survivors)
     })
-}
-
-fn parse(args: &[String]) -> Result<Options> {
-    let mut options = Options::default();
-    let mut args = args.iter().peekable();
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--only" => {
-                while let Some(name) = args.next_if(|arg| !arg.starts_with("--")) {
-                    options.only.push(name.clone());
-                }
-                ensure!(!options.only.is_empty(), "--only takes names");
-            }
-            "--area" => options.area = Some(args.next().context("--area takes a name")?.clone()),
-            "--seeds" => {
-                let number = args.next().and_then(|value| value.parse().ok());
-                options.seeds = Some(number.context("--seeds takes a number")?);
-            }
-            "--by-seeds" => options.by_seeds = true,
-            "--plans" => options.plans = true,
-            "--list" => options.list = true,
-            other => bail!("there is no option `{other}`\n\n{HELP}"),
-        }
-    }
-    Ok(options)
 }
 
 fn choose<'a>(all: &'a [Mutant], options: &Options) -> Result<Vec<&'a Mutant>> {

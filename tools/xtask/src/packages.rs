@@ -1,5 +1,6 @@
 //! Finds programs and Debian packages on this machine, and installs or unpacks missing ones where possible.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::setup;
 use crate::stage::Stage;
+use crate::{setup, sources};
 
 /// Debian's own keys, of every release.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -66,8 +67,12 @@ pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
 /// Returns one file of a Debian package that is downloaded and unpacked below `target/`, not installed.
 pub(crate) fn unpack(stage: &Stage, package: &str, file: &str) -> Result<PathBuf> {
     let folder = setup::target().join("debian").join(package);
-    unpack_in(stage, &folder, file, || download(stage, package, &folder))
-        .with_context(|| format!("apt-get cannot download {package}"))
+    unpack_in(stage, &folder, file, || {
+        let mut get = setup::program("apt-get");
+        get.args(["download", "-qq", package]).current_dir(&folder);
+        with_lists(stage, &mut get).map(drop)
+    })
+    .with_context(|| format!("apt-get cannot download {package}"))
 }
 
 /// Does the same for a release of Debian that may differ from this machine's. Its lists are kept below `target/` too,
@@ -107,13 +112,6 @@ fn unpack_in(
     fs::rename(unpacked.join("usr"), folder.join("usr"))?;
     ensure!(path.is_file(), "there is no {file} in {}", deb.display());
     Ok(path)
-}
-
-fn download(stage: &Stage, package: &str, folder: &Path) -> Result<()> {
-    let mut get = setup::program("apt-get");
-    get.args(["download", "-qq", package]).current_dir(folder);
-    with_lists(stage, &mut get)?;
-    Ok(())
 }
 
 /// Returns the output of a call of apt-get that reads the package lists.
@@ -159,17 +157,13 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
     drop(alone);
     let path = whole.join(file);
     ensure!(path.is_file(), "there is no {file} in {package}");
-    let mut libraries = Vec::new();
-    for base in ["lib", "usr/lib"] {
-        // The folders are named after the machine's kind; some packages have a folder of their own in them.
-        for kind in folders(&whole.join(base)).filter(|kind| name(kind).contains("-linux-")) {
-            let own = folders(&kind).filter(|own| files(own).any(|file| file.contains(".so")));
-            libraries.extend(own.collect::<Vec<_>>());
-            libraries.push(kind);
-        }
-    }
-    let libraries = libraries.iter().map(|folder| folder.display().to_string());
-    Ok((path, libraries.collect::<Vec<_>>().join(":")))
+    let mut find = setup::program("find");
+    find.args([&whole.join("lib"), &whole.join("usr/lib")]);
+    // The folders are named after the machine's kind; some packages have a folder of their own in them.
+    find.args(["-path", "*-linux-*", "-name", "*.so*", "-printf", "%h\n"]);
+    let folders = stage.output(&mut find)?;
+    let folders: BTreeSet<&str> = folders.lines().collect();
+    Ok((path, folders.into_iter().collect::<Vec<_>>().join(":")))
 }
 
 /// Returns the packages that a simulated installation would install.
@@ -178,24 +172,6 @@ fn installed(planned: &str) -> impl Iterator<Item = &str> {
         .lines()
         .filter_map(|line| line.strip_prefix("Inst "));
     lines.filter_map(|line| line.split(' ').next())
-}
-
-fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
-}
-
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.filter_map(|entry| Some(entry.ok()?.path()))
-}
-
-fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    entries(folder).filter(|path| path.is_dir())
-}
-
-fn files(folder: &Path) -> impl Iterator<Item = String> + use<> {
-    entries(folder).map(|path| name(&path))
 }
 
 /// Returns an apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
@@ -236,12 +212,8 @@ fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
 }
 
 fn package_in(folder: &Path) -> Result<PathBuf> {
-    let files = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut packages =
-        files.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
-    packages
-        .next()
-        .with_context(|| format!("no package in {}", folder.display()))
+    let found = sources::below(folder, "deb")?.into_iter().next();
+    found.with_context(|| format!("no package in {}", folder.display()))
 }
 
 /// Returns the Debian mirror that this machine's package sources name.
@@ -280,62 +252,13 @@ fn is_there(package: &str) -> bool {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::thread;
-    use std::time::Duration;
-
-    use anyhow::bail;
-
-    use super::{find, installed, is_there, unpack_in};
-    use crate::stage::{DEFAULT_LIMIT, Stage};
-
-    #[test]
-    fn parts_of_a_stage_download_one_after_another() {
-        if ["apt-get", "dpkg-deb"]
-            .iter()
-            .any(|name| find(name).is_none())
-        {
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let together = Barrier::new(2);
-        let part = || {
-            let stage = Stage::start("test", DEFAULT_LIMIT);
-            together.wait();
-            let failed = unpack_in(&stage, folder.path(), "usr/bin/none", || {
-                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // This is long enough for the other part to enter, if the lock did not prevent it.
-                thread::park_timeout(Duration::from_millis(200));
-                inside.fetch_sub(1, Ordering::SeqCst);
-                bail!("nothing is downloaded")
-            });
-            assert!(failed.is_err());
-        };
-        thread::scope(|scope| {
-            scope.spawn(part);
-            scope.spawn(part);
-        });
-        assert_eq!(most.into_inner(), 1);
-    }
-
-    #[test]
-    fn programs_are_found_by_path() {
-        assert!(find("sh").is_some());
-        assert!(find("no-such-program").is_none());
-    }
+    use super::installed;
 
     #[test]
     fn packages_to_install_are_read_from_a_simulation() {
         let planned = "NOTE: only a simulation\nInst a1 (1.2 Debian:12 [amd64])\nInst b [1] (2 Debian:12 [amd64]) []\nConf a1 (1.2)\n";
         assert_eq!(installed(planned).collect::<Vec<_>>(), ["a1", "b"]);
-    }
-
-    #[test]
-    fn a_package_nobody_has_is_missing() {
-        assert!(!is_there("no-such-package"));
     }
 }

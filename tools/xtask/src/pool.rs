@@ -39,14 +39,19 @@ pub(crate) fn run_heavy(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
 }
 
 /// Runs the cases, and returns the name and the milliseconds of each that passed: the time of another may be anything.
-fn run_within(stage: &mut Stage, cases: Vec<Case>, room: Room) -> Result<Vec<(String, u128)>> {
+fn run_within(stage: &mut Stage, cases: Vec<Case>, room: Room) -> Result<Vec<(String, u64)>> {
     ensure!(!cases.is_empty(), "there is no test");
     let (tests, fewest, most) = (cases.len(), room.now(), room.most());
     stage.say(&format!("{tests} tests, {fewest} to {most} at a time"));
     let mut ended = all(stage, cases, room);
     print_times(stage, &mut ended);
     let passed = ended.iter().filter(|it| matches!(it.failed, Ok(None)));
-    let times = passed.map(|it| (it.case.shown(), it.took.as_millis()));
+    let times = passed.map(|it| {
+        (
+            it.case.shown(),
+            u64::try_from(it.took.as_millis()).unwrap_or(u64::MAX),
+        )
+    });
     let times = times.collect();
     for Ended { case, failed, .. } in ended {
         stage.count(case, failed);

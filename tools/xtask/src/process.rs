@@ -1,6 +1,7 @@
 //! Runs a command, passes on its output line by line, kills it at its time limit, and cleans up after it.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -25,10 +26,17 @@ pub(crate) enum End {
     TimedOut,
 }
 
-/// Returns the exit code of an ended command, for a program that ends with it; 1 if a signal ended the command.
-pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+/// Runs a command in the place of this process, and returns its exit code; 1 if a signal ended it.
+pub(crate) fn exit_code_of(command: &mut Command) -> Result<ExitCode> {
+    let status = command.status();
+    let status = status.with_context(|| format!("starting `{}`", show(command)))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    code.map_or(ExitCode::FAILURE, ExitCode::from)
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Replaces this process with a command, and returns only if it cannot be started.
+pub(crate) fn become_it(command: &mut Command) -> Result<ExitCode> {
+    Err(command.exec()).with_context(|| format!("starting `{}`", show(command)))
 }
 
 /// Runs a command without stdin, in a process group of its own. Each line of its stdout goes to `on_line`; its stderr
@@ -61,8 +69,9 @@ pub(crate) fn run_captured(
 
 fn start(command: &mut Command) -> Result<Child> {
     let name = show(command);
-    group::spawn(command.stdin(Stdio::null()))
-        .with_context(|| format!("`{name}` cannot be started; is the program installed?"))
+    let command = command.stdin(Stdio::null()).process_group(0);
+    let child = command.spawn();
+    child.with_context(|| format!("`{name}` cannot be started; is the program installed?"))
 }
 
 /// Waits until the command has ended or its time is over.
@@ -74,7 +83,7 @@ fn wait(
     mut on_line: impl FnMut(&str),
 ) -> Result<End> {
     let name = show(command);
-    let mut leash = Some(group::Leash::new(&child)?);
+    let mut leash = Some(Leash::new(&child)?);
     let lines = lines_of(output);
     let mut ended: Option<(ExitStatus, Instant)> = None;
     loop {
@@ -196,68 +205,34 @@ fn lines_of(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     receiver
 }
 
-#[cfg(unix)]
-mod group {
-    use std::os::unix::process::CommandExt;
-    use std::process::{Child, Command, Stdio};
+/// Kills the group when this value is dropped, and when this process dies, in whatever way: a shell waits for the
+/// end of a pipe that only this process holds, then kills. (Signal handlers would need a crate or unsafe code.)
+struct Leash(Child);
 
-    use anyhow::{Context, Result};
-
-    /// Starts the command as the head of a new process group.
-    pub(super) fn spawn(command: &mut Command) -> std::io::Result<Child> {
-        command.process_group(0).spawn()
-    }
-
-    /// Kills the group when this value is dropped, and when this process dies, in whatever way: a shell waits for the
-    /// end of a pipe that only this process holds, then kills. (Signal handlers would need a crate or unsafe code.)
-    pub(super) struct Leash(Child);
-
-    impl Leash {
-        pub(super) fn new(child: &Child) -> Result<Self> {
-            let shell = Command::new("sh")
-                .args(["-c", "read -r _; kill -s KILL -- \"-$1\"", "leash"])
-                .arg(child.id().to_string())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                // The shell must not be in the terminal's foreground group, or Ctrl-C would end it before its work.
-                .process_group(0)
-                .spawn();
-            Ok(Self(shell.context("starting `sh`")?))
-        }
-    }
-
-    impl Drop for Leash {
-        fn drop(&mut self) {
-            drop(self.0.stdin.take());
-            // The wait fails if the group has already gone, which is the usual case.
-            let _ = self.0.wait();
-        }
+impl Leash {
+    fn new(child: &Child) -> Result<Self> {
+        let shell = Command::new("sh")
+            .args(["-c", "read -r _; kill -s KILL -- \"-$1\"", "leash"])
+            .arg(child.id().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // The shell must not be in the terminal's foreground group, or Ctrl-C would end it before its work.
+            .process_group(0)
+            .spawn();
+        Ok(Self(shell.context("starting `sh`")?))
     }
 }
 
-#[cfg(not(unix))]
-mod group {
-    use std::process::{Child, Command};
-
-    use anyhow::Result;
-
-    pub(super) fn spawn(command: &mut Command) -> std::io::Result<Child> {
-        command.spawn()
-    }
-
-    /// Does nothing: there are no process groups here, so only the child is killed at its limit.
-    pub(super) struct Leash;
-
-    impl Leash {
-        #[allow(clippy::unnecessary_wraps)]
-        pub(super) fn new(_: &Child) -> Result<Self> {
-            Ok(Self)
-        }
+impl Drop for Leash {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        // The wait fails if the group has already gone, which is the usual case.
+        let _ = self.0.wait();
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::{DRAIN, End, run, run_captured, show, yielding};
     use crate::setup;

@@ -8,9 +8,12 @@ use cargo_metadata::{Artifact, Message, TargetKind};
 
 use crate::setup;
 
-/// The programs that cargo has built, read from `cargo build --message-format=json`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Built(Vec<Program>);
+/// What cargo has built, read from `cargo build --message-format=json`.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub(crate) artifacts: Vec<Artifact>,
+    programs: Vec<Program>,
+}
 
 /// A program that cargo has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,38 +41,58 @@ pub(crate) enum Kind {
 impl Built {
     /// Reads cargo's messages, one in each line.
     pub(crate) fn read(messages: &str) -> Self {
-        Self(messages.lines().filter_map(Program::read).collect())
+        let messages = messages.lines().map(serde_json::from_str);
+        let artifacts = messages.filter_map(|message| match message {
+            Ok(Message::CompilerArtifact(artifact)) => Some(artifact),
+            _ => None,
+        });
+        let artifacts: Vec<Artifact> = artifacts.collect();
+        let programs = artifacts.iter().filter_map(Program::of).collect();
+        Self {
+            artifacts,
+            programs,
+        }
     }
 
     /// Returns the wanted programs with tests of that kind.
     pub(crate) fn tests(&self, kind: Kind, wanted: impl Fn(&Program) -> bool) -> Vec<&Program> {
-        let tests = self.0.iter().filter(|program| program.kind == kind);
+        let tests = self.programs.iter().filter(|program| program.kind == kind);
         tests.filter(|program| wanted(program)).collect()
     }
 
     /// Returns the program of that name for use.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
-        let mut programs = self.0.iter();
-        let found = programs.find(|it| it.kind == Kind::Use && it.name == name);
+        self.path_of(name, |program| program.kind == Kind::Use)
+    }
+
+    /// Returns the program of that name, for use or with tests.
+    pub(crate) fn any(&self, name: &str) -> Result<PathBuf> {
+        self.path_of(name, |_| true)
+    }
+
+    fn path_of(&self, name: &str, wanted: impl Fn(&Program) -> bool) -> Result<PathBuf> {
+        // A library has the package's name in Rust.
+        let is_named = |it: &Program| it.name.replace('_', "-") == name;
+        let found = self.programs.iter().find(|it| is_named(it) && wanted(it));
         let found = found.with_context(|| format!("cargo built no {name}"))?;
         Ok(found.path.clone())
     }
 }
 
 impl Program {
-    fn read(line: &str) -> Option<Self> {
-        let Ok(Message::CompilerArtifact(artifact)) = serde_json::from_str(line) else {
-            return None;
+    fn of(artifact: &Artifact) -> Option<Self> {
+        let is_test = artifact.target.is_kind(TargetKind::Test);
+        let kind = match (artifact.profile.test, is_test) {
+            (true, true) => Kind::Tests,
+            (true, false) => Kind::UnitTests,
+            (false, _) => Kind::Use,
         };
-        let kind = kind(&artifact);
-        let manifest = artifact.manifest_path.into_std_path_buf();
-        let package = artifact.package_id.repr;
         Some(Self {
-            name: artifact.target.name,
-            package: package_name(&package)?.to_owned(),
+            name: artifact.target.name.clone(),
+            package: package_name(&artifact.package_id.repr)?.to_owned(),
             kind,
-            path: artifact.executable?.into_std_path_buf(),
-            folder: manifest.parent()?.to_owned(),
+            path: artifact.executable.clone()?.into_std_path_buf(),
+            folder: artifact.manifest_path.parent()?.into(),
         })
     }
 
@@ -88,15 +111,6 @@ impl Program {
             command.arg("--ignored");
         }
         command
-    }
-}
-
-fn kind(artifact: &Artifact) -> Kind {
-    let is_test = artifact.target.is_kind(TargetKind::Test);
-    match (artifact.profile.test, is_test) {
-        (true, true) => Kind::Tests,
-        (true, false) => Kind::UnitTests,
-        (false, _) => Kind::Use,
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::setup;
+use crate::{process, setup};
 
 /// The variable that marks a program with this environment.
 pub(crate) const SETTLED: &str = "ELDEST_XTASK_SETTLED";
@@ -23,7 +23,7 @@ pub(crate) fn become_settled(args: &[String]) -> Result<()> {
     let mut command = Command::new("sh");
     command.args(["-c", SCRIPT, "xtask"]).arg(this).args(args);
     command.env(SETTLED, "1").env(LOCALE.0, LOCALE.1);
-    replace(&mut command)
+    process::become_it(&mut command).map(drop)
 }
 
 /// Returns true if `env` has the option.
@@ -31,17 +31,6 @@ fn can_be_settled() -> bool {
     let mut asked = setup::program("env");
     let asked = asked.args(["--default-signal", "true"]).output();
     cfg!(target_os = "linux") && asked.is_ok_and(|output| output.status.success())
-}
-
-#[cfg(unix)]
-fn replace(command: &mut Command) -> Result<()> {
-    use std::os::unix::process::CommandExt;
-    Err(command.exec()).context("starting `sh`")
-}
-
-#[cfg(not(unix))]
-fn replace(_: &mut Command) -> Result<()> {
-    Ok(())
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -1,11 +1,12 @@
 //! Builds and runs the simulator of the core.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::programs::{Built, Kind};
-use crate::stage::Stage;
+use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::{process, setup, together};
 
 pub(crate) const PACKAGE: &str = "eldest-sim";
@@ -20,25 +21,13 @@ pub(crate) const FEATURE: &str = "program";
 
 /// Runs `cargo xtask simulate`: builds the simulator and passes all arguments on to it.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let mut cargo = build()?;
-    let built = cargo.stderr(Stdio::inherit()).output();
-    let built = built.context("starting cargo")?;
-    if !built.status.success() {
-        return Ok(ExitCode::FAILURE);
-    }
-    let simulator = Built::read(&String::from_utf8_lossy(&built.stdout)).program(PACKAGE)?;
-    let status = Command::new(simulator).args(args).status();
-    Ok(process::exit_code(
-        status.context("starting the simulator")?,
-    ))
+    let simulator = build(&Stage::start("simulate", DEFAULT_LIMIT))?;
+    process::become_it(Command::new(simulator).args(args))
 }
 
 /// Returns the table of the rules that are broken in the adapter, as Markdown.
 pub(crate) fn table() -> Result<String> {
-    let built = build()?.stderr(Stdio::inherit()).output();
-    let built = built.context("starting cargo")?;
-    ensure!(built.status.success(), "the simulator does not compile");
-    let simulator = Built::read(&String::from_utf8_lossy(&built.stdout)).program(PACKAGE)?;
+    let simulator = build(&Stage::start("simulate", DEFAULT_LIMIT))?;
     let output = Command::new(simulator).arg("--table").output();
     let output = output.context("starting the simulator")?;
     let table = String::from_utf8(output.stdout).context("the table")?;
@@ -50,7 +39,7 @@ pub(crate) fn table() -> Result<String> {
 /// Runs the stage `seeds`: a fixed number of seeds, without challenges and with them, every story of two nodes with two faults, then
 /// every mutation until it is noticed. The simulator is optimised, because the work is large.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let simulator = Built::read(&stage.output(&mut build()?)?).program(PACKAGE)?;
+    let simulator = build(stage)?;
     stage.step(&mut Command::new(&simulator))?;
     stage.step(Command::new(&simulator).arg("--challenges"))?;
     stage.step(Command::new(&simulator).args(["--every", "2"]))?;
@@ -74,15 +63,7 @@ pub(crate) fn tests(stage: &mut Stage, built: &Built, options: &[&str]) -> Resul
     Ok(is_green)
 }
 
-fn build() -> Result<Command> {
-    setup::cargo([
-        "build",
-        "--profile",
-        PROFILE,
-        "--package",
-        PACKAGE,
-        "--features",
-        FEATURE,
-        "--message-format=json-render-diagnostics",
-    ])
+fn build(stage: &Stage) -> Result<PathBuf> {
+    let mut cargo = setup::cargo(["build", "--profile", PROFILE, "--package", PACKAGE])?;
+    together::built_by(stage, cargo.args(["--features", FEATURE]))?.program(PACKAGE)
 }

@@ -77,19 +77,3 @@ pub(crate) fn gather(folders: &[&str]) -> Result<String> {
     }
     Ok(code)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Sources;
-
-    #[test]
-    fn sources_and_their_folders_have_names() {
-        let sources = Sources::now().expect("a git checkout");
-        assert_eq!(sources.tree.len(), 40);
-        let name_of = |path: &str| sources.name_of(path.as_ref());
-        assert_eq!(name_of("").unwrap(), sources.tree);
-        assert_eq!(name_of("src").unwrap().len(), 40);
-        let error = name_of("no-such-folder").unwrap_err().to_string();
-        assert!(error.contains("no-such-folder"), "{error}");
-    }
-}

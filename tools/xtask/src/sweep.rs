@@ -20,13 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A labelled object of one kind.
-#[derive(Debug, PartialEq, Eq)]
-struct Thing {
-    id: String,
-    owner: String,
-}
-
 /// A kind of object, and the docker commands for it.
 struct Kind {
     name: &'static str,
@@ -79,7 +72,7 @@ impl Kind {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut refused = None;
-            for Thing { id, owner } in self.left()? {
+            for (id, owner) in self.left()? {
                 let what = format!("{} {id} of {owner}", self.name);
                 match docker(self.remove, &[&id]) {
                     Ok(_) => stage.say(&format!("removed {what}")),
@@ -94,22 +87,15 @@ impl Kind {
         }
     }
 
-    /// Returns the objects whose owner is dead.
-    fn left(&self) -> Result<Vec<Thing>> {
+    /// Returns the objects whose owner is dead, and the owner.
+    fn left(&self) -> Result<Vec<(String, String)>> {
         let filter = format!("label={OWNER}");
         let format = format!("{} {{{{.Label {OWNER:?}}}}}", self.id);
         let list = docker(self.list, &["--filter", &filter, "--format", &format])?;
-        let things = list.lines().filter_map(thing);
-        Ok(things.filter(|thing| is_dead(&thing.owner)).collect())
+        let things = list.lines().filter_map(|line| line.split_once(' '));
+        let dead = things.filter(|(_, owner)| is_dead(owner));
+        Ok(dead.map(|(id, owner)| (id.into(), owner.into())).collect())
     }
-}
-
-fn thing(line: &str) -> Option<Thing> {
-    let (id, owner) = line.split_once(' ')?;
-    Some(Thing {
-        id: id.to_owned(),
-        owner: owner.to_owned(),
-    })
 }
 
 /// Returns true if that owner is certainly dead. An unreadable label proves nothing.

@@ -1,6 +1,4 @@
-//! Counts test results and crates in cargo's output.
-
-use std::collections::BTreeSet;
+//! Counts test results in the output of test programs.
 
 /// The counts of tests so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,21 +62,9 @@ fn plain(line: &str) -> String {
     text
 }
 
-/// Returns the names of the crates in the output of `cargo tree --prefix none`, each once, without `root` itself.
-pub(crate) fn crates(tree: &str, root: &str) -> BTreeSet<String> {
-    let names = tree.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let (name, version) = (words.next()?, words.next()?);
-        let is_version =
-            version.starts_with('v') && version[1..].starts_with(|c: char| c.is_ascii_digit());
-        (is_version && name != root).then(|| name.to_owned())
-    });
-    names.collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Tally, crates};
+    use super::Tally;
 
     fn tally(lines: &[&str]) -> Tally {
         let mut tally = Tally::default();
@@ -123,20 +109,5 @@ mod tests {
             "a test prints test result: ok. 5 passed",
         ]);
         assert_eq!(got, Tally::default());
-    }
-
-    #[test]
-    fn crate_counts_once_despite_versions_and_marks() {
-        let tree = "consumer v0.0.0 (/tmp/consumer)\n\
-                    eldest v0.1.0 (/src/eldest)\n\
-                    tokio v1.50.0\n\
-                    tokio-macros v2.6.0 (proc-macro)\n\
-                    syn v2.0.1\n\
-                    syn v1.0.9\n\
-                    tokio v1.50.0 (*)\n\
-                    \n\
-                    [build-dependencies]\n";
-        let names: Vec<_> = crates(tree, "consumer").into_iter().collect();
-        assert_eq!(names, ["eldest", "syn", "tokio", "tokio-macros"]);
     }
 }

@@ -6,63 +6,83 @@ use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use crate::limit::Limit;
 use crate::stage::{DEFAULT_LIMIT, Report, Stage};
-use crate::stages::{self, CHECK, Entry, STAGES, Tier};
+use crate::stages::{self, CHECK, Entry, Tier};
 use crate::suites;
 use crate::tally::Tally;
 
 /// The request on the command line.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, clap::Args)]
 pub(crate) struct Asked {
-    /// The stages of the tier; empty for all.
-    pub(crate) stages: Vec<&'static str>,
-    /// The beginnings of the names of tests, whichever stage runs them.
-    tests: Vec<String>,
-    pub(crate) limit: Duration,
+    /// Stages, or tests by the beginnings of their names
+    #[arg(value_parser = Name::parse)]
+    names: Vec<Name>,
+    #[command(flatten)]
+    limit: StageLimit,
+}
+
+/// The time without progress after which a stage is killed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StageLimit {
+    /// The seconds without progress after which a stage is killed
+    #[arg(long = "limit", value_name = "SECONDS", default_value_t = DEFAULT_LIMIT.as_secs())]
+    seconds: u64,
+}
+
+impl StageLimit {
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
+/// A name on the command line.
+#[derive(Debug, Clone)]
+enum Name {
+    Stage(&'static str),
+    /// The beginning of the names of tests, whichever stage runs them.
+    Tests(String),
+}
+
+impl Name {
+    fn parse(name: &str) -> Result<Self> {
+        if name.contains("::") {
+            return Ok(Self::Tests(name.to_owned()));
+        }
+        stages::named(Tier::Test, name).map(Self::Stage)
+    }
 }
 
 /// Runs `cargo xtask check`.
-pub(crate) fn check(args: &[String]) -> Result<ExitCode> {
-    ensure!(
-        args.is_empty(),
-        "`cargo xtask check` takes no arguments, not `{}`; `cargo xtask test` takes the names of stages and tests",
-        args.join(" ")
-    );
-    Ok(finish(&run_all(CHECK.iter(), DEFAULT_LIMIT)))
+pub(crate) fn check() -> ExitCode {
+    finish(&run_all(CHECK.iter(), DEFAULT_LIMIT))
 }
 
 /// Runs `cargo xtask test`.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let asked = parse(Tier::Test, args)?;
-    if !asked.tests.is_empty() {
-        let names: Vec<&str> = asked.tests.iter().map(String::as_str).collect();
-        let body = |stage: &mut Stage| suites::named(stage, &names);
-        return Ok(finish(&[alone("named", asked.limit, body)]));
+pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
+    let (mut named, mut tests) = (Vec::new(), Vec::new());
+    for name in &asked.names {
+        match name {
+            Name::Stage(stage) => named.push(*stage),
+            Name::Tests(beginning) => tests.push(beginning.as_str()),
+        }
     }
-    let entries = stages::of(Tier::Test).filter(|entry| asked.wants(entry));
-    Ok(finish(&run_all(entries, asked.limit)))
-}
-
-impl Asked {
-    pub(crate) fn wants(&self, entry: &Entry) -> bool {
-        self.stages.is_empty() || self.stages.contains(&entry.name)
+    ensure!(
+        named.is_empty() || tests.is_empty(),
+        "either stages or tests can be named"
+    );
+    if !tests.is_empty() {
+        let mut stage = Stage::start("named", asked.limit.get());
+        let result = suites::named(&mut stage, &tests);
+        let mut report = stage.finish(result);
+        report.retry();
+        return Ok(finish(&[report]));
     }
-}
-
-/// Runs one stage that is in no list.
-fn alone(
-    name: &'static str,
-    limit: Duration,
-    body: impl FnOnce(&mut Stage) -> Result<()>,
-) -> Report {
-    let mut stage = Stage::start(name, limit);
-    let result = body(&mut stage);
-    let mut report = stage.finish(result);
-    report.retry();
-    report
+    let wanted = |entry: &&Entry| named.is_empty() || named.contains(&entry.name);
+    let entries = stages::of(Tier::Test).filter(wanted);
+    Ok(finish(&run_all(entries, asked.limit.get())))
 }
 
 /// A stage that runs beside others, and the stage before which it ends, if not the last.
@@ -140,39 +160,6 @@ pub(crate) fn finish(reports: &[Report]) -> ExitCode {
     }
 }
 
-/// Parses the stages, the tests and the limit that these arguments name.
-pub(crate) fn parse(tier: Tier, args: &[String]) -> Result<Asked> {
-    let mut asked = Asked {
-        stages: Vec::new(),
-        tests: Vec::new(),
-        limit: DEFAULT_LIMIT,
-    };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "--limit" {
-            let seconds = args.next().and_then(|seconds| seconds.parse().ok());
-            asked.limit =
-                Duration::from_secs(seconds.context("--limit takes a number of seconds")?);
-        } else if let Some(stage) = STAGES.iter().find(|stage| stage.name == arg) {
-            let command = stage.tier.command();
-            ensure!(stage.tier == tier, "`{arg}` is a stage of `{command}`");
-            asked.stages.push(stage.name);
-        } else if tier == Tier::Test && arg.contains("::") {
-            asked.tests.push(arg.clone());
-        } else {
-            bail!(
-                "there is no stage `{arg}`; the stages are\n{}",
-                stages::describe(tier)
-            );
-        }
-    }
-    ensure!(
-        asked.stages.is_empty() || asked.tests.is_empty(),
-        "either stages or tests can be named"
-    );
-    Ok(asked)
-}
-
 /// Formats the closing table, the failures, the parts that were left out, and one plain line with the sums.
 fn table(reports: &[Report]) -> String {
     let mut text = String::new();
@@ -217,38 +204,10 @@ fn table(reports: &[Report]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Asked, finish, parse, table};
-    use crate::stage::{DEFAULT_LIMIT, Report};
-    use crate::stages::Tier;
+    use super::{finish, table};
+    use crate::stage::Report;
     use crate::tally::Tally;
     use std::time::Duration;
-
-    fn parsed(tier: Tier, text: &str) -> anyhow::Result<Asked> {
-        let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
-        parse(tier, &words)
-    }
-
-    #[test]
-    fn stages_tests_and_a_limit_are_understood() {
-        let asked = parsed(Tier::Test, "build --limit 90 unit").unwrap();
-        assert_eq!(asked.stages, ["build", "unit"]);
-        assert_eq!(asked.limit, Duration::from_secs(90));
-        let asked = parsed(Tier::Test, "api::locks::").unwrap();
-        assert_eq!((asked.stages.len(), asked.limit), (0, DEFAULT_LIMIT));
-        assert_eq!(asked.tests, ["api::locks::"]);
-    }
-
-    #[test]
-    fn stage_of_another_tier_is_refused() {
-        let refused = |tier, text| parsed(tier, text).unwrap_err().to_string();
-        let unknown = refused(Tier::Test, "build nope");
-        assert!(unknown.contains("nope") && unknown.contains("simulate"));
-        assert!(refused(Tier::Test, "stack").contains("`cargo xtask verify`"));
-        assert!(refused(Tier::Verify, "unit").contains("`cargo xtask test`"));
-        assert!(refused(Tier::Verify, "api::locks::").contains("no stage"));
-        assert!(refused(Tier::Test, "--limit soon").contains("number of seconds"));
-        assert!(refused(Tier::Test, "unit api::locks::").contains("either"));
-    }
 
     fn report(name: &'static str, passed: u64, failed: u64) -> Report {
         Report {

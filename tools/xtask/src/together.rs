@@ -2,15 +2,15 @@
 //! package is compiled once, and linted as it is compiled.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
 use crate::metadata::Metadata;
 use crate::programs::Built;
-use crate::stage::Stage;
+use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::workspaces::Workspace;
-use crate::{packages, setup};
+use crate::{packages, process, setup};
 
 /// Features that the tests do not need: those for the fault harness, which builds the node in its own workspace, and the
 /// simulator's program.
@@ -26,8 +26,6 @@ pub(crate) const BENCH: &str = "eldest-bench";
 /// A second implementation of the cryptography, in C, which only one line of ours needs: the stage `consumer` builds it
 /// while other stages wait.
 pub(crate) const OTHER_CRYPTOGRAPHY: &str = "tls-aws-lc";
-
-const MESSAGES: &str = "--message-format=json-render-diagnostics";
 
 /// The compiler with clippy's lints.
 const DRIVER: &str = "clippy-driver";
@@ -88,18 +86,8 @@ pub(crate) fn build_lab(stage: &Stage) -> Result<Built> {
 }
 
 fn build_in(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<Built> {
-    Ok(Built::read(&built(workspace, stage, targets)?))
-}
-
-fn built(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<String> {
     let mut cargo = linting(stage, workspace, "build")?;
-    cargo.args(together(stage, workspace)?).args(targets);
-    stage.output(cargo.arg(MESSAGES))
-}
-
-/// Builds all targets of the product, and returns what cargo says of each.
-pub(crate) fn messages_of_everything(stage: &Stage) -> Result<String> {
-    built(Workspace::Product, stage, &EVERYTHING)
+    built_by(stage, cargo.args(together(stage, workspace)?).args(targets))
 }
 
 /// Returns a cargo command that lints all of the product.
@@ -108,6 +96,27 @@ pub(crate) fn lint(stage: &Stage) -> Result<Command> {
     cargo.args(together(stage, Workspace::Product)?);
     cargo.arg("--all-targets");
     Ok(cargo)
+}
+
+/// Has cargo build, and returns what it has built.
+pub(crate) fn built_by(stage: &Stage, cargo: &mut Command) -> Result<Built> {
+    let messages = "--message-format=json-render-diagnostics";
+    Ok(Built::read(&stage.output(cargo.arg(messages))?))
+}
+
+/// Builds the program of a package, and becomes it with one more environment variable: its exit code and its signals are
+/// those of this process.
+pub(crate) fn build_and_become(
+    (workspace, package): (Workspace, &str),
+    args: &[String],
+    variable: Option<(&str, PathBuf)>,
+) -> Result<ExitCode> {
+    let stage = Stage::start("build", DEFAULT_LIMIT);
+    stage.say(package);
+    let mut cargo = workspace.cargo(["build", "--package", package])?;
+    let binary = built_by(&stage, &mut cargo)?.program(package)?;
+    let args = args.strip_prefix(&["--".to_owned()]).unwrap_or(args);
+    process::become_it(Command::new(binary).args(args).envs(variable))
 }
 
 /// Builds the unit tests of these packages, or of all the product's libraries if none are named, and that program of tests.
@@ -120,20 +129,16 @@ pub(crate) fn build_unit_tests(stage: &Stage, alone: &[&str], program: &str) -> 
     for package in alone {
         cargo.args(["--package", package]);
     }
-    messages(stage, &mut cargo)
+    built_by(stage, &mut cargo)
 }
 
 /// Does the same for this very program and its tests.
 pub(crate) fn build_xtask(stage: &Stage) -> Result<Built> {
     let mut cargo = linting(stage, Workspace::Product, "build")?;
-    messages(
+    built_by(
         stage,
         cargo.args(["--package", "xtask", "--bins", "--tests"]),
     )
-}
-
-fn messages(stage: &Stage, cargo: &mut Command) -> Result<Built> {
-    Ok(Built::read(&stage.output(cargo.arg(MESSAGES))?))
 }
 
 /// Returns `cargo test` of the examples in the documentation.

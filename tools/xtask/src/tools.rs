@@ -3,12 +3,13 @@
 //! tests/interop etcdctl.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::packages;
-use crate::stage::Stage;
+use crate::published::CLI;
+use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::{packages, process, setup};
 
 /// The first release of Debian whose etcdctl restores a snapshot with a higher revision. It runs the code of etcdutl for
 /// that, which no package of Debian has.
@@ -19,18 +20,18 @@ pub(crate) const FAKETIME: &str = "ELDEST_FAKETIME";
 
 /// Passes the paths of external programs to the tests of the product. Each program is fetched once.
 pub(crate) fn find(stage: &Stage, cargo: &mut Command) {
-    add(stage, cargo, "etcdctl", || {
-        let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?;
-        Ok((etcdctl, None))
-    });
+    for (program, package, file) in [
+        ("etcdctl", "etcd-client", "usr/bin/etcdctl"),
+        ("promtool", "prometheus", "usr/bin/promtool"),
+    ] {
+        add(stage, cargo, program, || {
+            Ok((packages::unpack(stage, package, file)?, None))
+        });
+    }
     add(stage, cargo, "haproxy", || {
         whole(stage, "haproxy", "usr/sbin/haproxy")
     });
     add_faketime(stage, cargo);
-    add(stage, cargo, "promtool", || {
-        let promtool = packages::unpack(stage, "prometheus", "usr/bin/promtool")?;
-        Ok((promtool, None))
-    });
 }
 
 /// Does the same for the programs that only the stage `long` needs.
@@ -92,8 +93,16 @@ pub(crate) fn faketime(stage: &Stage) -> Option<Result<PathBuf>> {
     is_wanted.then(|| packages::unpack(stage, "libfaketime", &library))
 }
 
+/// Runs the command `pictures`: the test that takes the guide's pictures of the status page, which fails without a browser.
+pub(crate) fn take_pictures() -> Result<ExitCode> {
+    let stage = Stage::start("pictures", DEFAULT_LIMIT);
+    let mut cargo = setup::cargo(["test", "--package", CLI, "--test", "page", "picture::"])?;
+    add_chromium(&stage, &mut cargo);
+    process::exit_code_of(cargo.env("ELDEST_PICTURES", setup::root().join("docs")))
+}
+
 /// Passes the path of Chromium to the tests, if this machine has none.
-pub(crate) fn add_chromium(stage: &Stage, cargo: &mut Command) {
+fn add_chromium(stage: &Stage, cargo: &mut Command) {
     // The shell without windows needs the fewest libraries.
     let shell = "usr/lib/chromium/chromium-headless-shell";
     add(stage, cargo, "chromium", || {

@@ -8,13 +8,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::setup;
 use crate::sources::Sources;
 use crate::stage::Report;
 use crate::stages::{self, Entry, Tier};
-use crate::{setup, test};
-
-/// The option that also runs stages which are already green.
-const AGAIN: &str = "--again";
+use crate::test::{self, StageLimit};
 
 /// The kept results, by the names of stages.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,26 +29,37 @@ struct Kept {
     seconds: u64,
 }
 
+/// The request on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// Runs stages too that are green for these sources
+    #[arg(long)]
+    again: bool,
+    /// The stages; all if none are named
+    #[arg(value_parser = |name: &str| stages::named(Tier::Verify, name))]
+    stages: Vec<&'static str>,
+    #[command(flatten)]
+    limit: StageLimit,
+}
+
 /// Runs `cargo xtask verify`.
-pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let again = args.iter().any(|arg| arg == AGAIN);
-    let others: Vec<String> = args.iter().filter(|arg| *arg != AGAIN).cloned().collect();
-    let asked = test::parse(Tier::Verify, &others)?;
+pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     let sources = Sources::now()?;
     let mut results = Results::read()?;
     let is_due = |entry: &&Entry| {
-        let green = !again && results.is_green(entry.name, &sources);
-        if green && asked.wants(entry) {
+        let wanted = asked.stages.is_empty() || asked.stages.contains(&entry.name);
+        let green = wanted && !asked.again && results.is_green(entry.name, &sources);
+        if green {
             println!("==> {}: green for these sources already", entry.name);
         }
-        asked.wants(entry) && !green
+        wanted && !green
     };
     let due: Vec<&Entry> = stages::of(Tier::Verify).filter(is_due).collect();
     // The groups run one at a time, so that each result is kept even if a later stage never ends.
     let mut reports = Vec::new();
     for group in groups(&due) {
         let entries = group.iter().copied();
-        let ended = test::run_all(entries, asked.limit);
+        let ended = test::run_all(entries, asked.limit.get());
         // If the sources changed during the run, it is unknown which of them the tests have seen.
         if Sources::now()?.tree == sources.tree {
             results.keep(&ended, &sources);

@@ -22,7 +22,7 @@ pub(crate) fn is_of(version: &Version, series: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_of, of_etcd, parse};
+    use super::{is_of, parse};
     use cargo_metadata::semver::Version;
 
     #[test]
@@ -41,12 +41,5 @@ mod tests {
         assert!(is_of(&Version::new(3, 4, 23), "3.4.23"));
         assert!(!is_of(&Version::new(3, 50, 1), "3.5"));
         assert!(!is_of(&Version::new(3, 4, 230), "3.4.23"));
-    }
-
-    #[test]
-    fn etcds_own_words_are_understood() {
-        let output = "etcd Version: 3.5.34\nGit SHA: abc\nGo Version: go1.24\n";
-        assert_eq!(of_etcd(output), Some(Version::new(3, 5, 34)));
-        assert_eq!(of_etcd("Go Version: go1.24"), None);
     }
 }

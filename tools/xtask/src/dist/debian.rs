@@ -1,13 +1,11 @@
 //! Makes a package for Debian by cargo-deb, and installs and purges it in a minimal Debian.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Program, archive};
-use crate::fixed::COMMAND;
-use crate::images::{self, bases};
+use crate::images::bases;
 use crate::install::Tool;
 use crate::published::CLI;
 use crate::stage::Stage;
@@ -17,7 +15,6 @@ use crate::{engine, packages, setup};
 const TOOL: Tool = Tool {
     name: "cargo-deb",
     version: Some("3.8.0"),
-    ask: &["--version"],
     arguments: &["--profile", "dev"],
 };
 /// The folder in which crates/eldest-cli/Cargo.toml finds the files that the program has written.
@@ -49,32 +46,28 @@ const UNITS: [(&str, &str, &str); 3] = [
 /// The settings file, which stays until the package is purged.
 const SETTINGS: &str = "/etc/eldest/eldest.env";
 
-/// Makes the package of a program whose archive is laid out in `from`.
-pub(super) fn make(stage: &mut Stage, program: &Program, from: &Path) -> Result<PathBuf> {
-    let tool = TOOL.get()?;
+/// Makes the package of a program that cargo built for that target and profile, and whose archive is laid out in `from`.
+pub(super) fn make(
+    stage: &mut Stage,
+    (target, profile): (&str, &str),
+    from: &Path,
+    package: &Path,
+) -> Result<()> {
     let written = setup::root().join(WRITTEN);
-    if written.exists() {
-        fs::remove_dir_all(&written)?;
-    }
-    fs::create_dir_all(&written)?;
+    super::empty(&written)?;
     for part in ["man", "completions"] {
         let mut copy = setup::program("cp");
         stage.output(copy.arg("--recursive").arg(from.join(part)).arg(&written))?;
     }
-    let name = format!(
-        "{COMMAND}_{}_{}.deb",
-        program.version, program.target.debian
-    );
-    let package = program.folder.join(name);
-    let mut deb = setup::program(&tool.to_string_lossy());
+    let mut deb = setup::program(&TOOL.get()?.to_string_lossy());
     // The tool would warn about the files in target/deb, which cargo does not build.
     deb.args(["--quiet", "--no-build", "--no-strip", "--package", CLI]);
-    deb.args(["--target", &program.built_for, "--profile", program.profile]);
-    deb.env("SOURCE_DATE_EPOCH", archive::time(stage)?);
-    stage.output(deb.arg("--output").arg(&package))?;
+    deb.args(["--target", target, "--profile", profile]);
+    deb.env("SOURCE_DATE_EPOCH", super::time(stage)?);
+    stage.output(deb.arg("--output").arg(package))?;
     ensure!(package.is_file(), "cargo-deb made no {}", package.display());
     stage.say(&format!("{} made", package.display()));
-    Ok(package)
+    Ok(())
 }
 
 /// Checks that the units are valid, and that the package installs and uninstalls.
@@ -130,7 +123,7 @@ fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
     engine::ensure(stage)?;
     // Only root can lay out a Debian; otherwise the engine pulls one.
     if packages::is_root() {
-        images::make_debian(stage)?;
+        bases::make(stage)?;
     }
     let folder = package.parent().context("a folder")?;
     let mut docker = setup::program("docker");
@@ -141,7 +134,7 @@ fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
     let check = package.with_extension("check");
     fs::write(&check, script(package))?;
     docker.args([bases::DEBIAN, "sh", "-e"]);
-    docker.arg(Path::new("/dist").join(archive::name(&check)));
+    docker.arg(Path::new("/dist").join(super::name(&check)));
     if stage.step(&mut docker)? {
         stage.pass("the package comes, starts, and goes without a trace");
     }
@@ -150,7 +143,7 @@ fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
 }
 
 fn script(package: &Path) -> String {
-    let name = archive::name(package);
+    let name = super::name(package);
     // The lists of dpkg itself, its log, and virtual file systems are ignored.
     let others = "-path /proc -o -path /sys -o -path /dev -o -path /dist -o -path /tmp -o -path /var/lib/dpkg \
                   -o -path /var/log";
@@ -173,37 +166,4 @@ dpkg --purge eldest
 diff /tmp/before /tmp/after
 if dpkg --status eldest 2> /dev/null; then exit 1; fi"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{FILES, WRITTEN};
-    use crate::setup;
-    use std::fs;
-
-    fn manifest() -> toml::Table {
-        let path = setup::root().join("crates/eldest-cli/Cargo.toml");
-        fs::read_to_string(path).unwrap().parse().unwrap()
-    }
-
-    #[test]
-    fn manifest_packs_every_file_that_the_check_requires() {
-        let manifest = manifest();
-        let deb = &manifest["package"]["metadata"]["deb"];
-        let assets = deb["assets"].as_array().unwrap();
-        let assets = assets.iter().map(|asset| {
-            let part = |at: usize| asset[at].as_str().unwrap();
-            (part(0), part(1))
-        });
-        let assets: Vec<(&str, &str)> = assets.collect();
-        for file in FILES {
-            let (folder, _) = file.trim_start_matches('/').rsplit_once('/').unwrap();
-            let packed = assets
-                .iter()
-                .any(|(_, to)| to.trim_end_matches('/').starts_with(folder));
-            assert!(packed, "nothing is packed into {folder}");
-        }
-        let written = assets.iter().filter(|(from, _)| from.contains(WRITTEN));
-        assert_eq!(written.count(), 4, "pages, and completions of three shells");
-    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Image, Owner, workshop};
+use super::{Image, workshop};
 use crate::stage::Stage;
 use crate::{packages, setup, version};
 
@@ -21,7 +21,7 @@ const RECIPE: u32 = 1;
 const OWN_AUTHORITIES: &str = "/usr/local/share/ca-certificates";
 
 /// Makes those of the two images that are missing.
-pub(super) fn make(stage: &mut Stage) -> Result<()> {
+pub(crate) fn make(stage: &mut Stage) -> Result<()> {
     let rustc = stage.output(setup::program("rustc").arg("--version"))?;
     let rustc = rustc.split(' ').nth(1).and_then(version::parse);
     let rustc = rustc.context("`rustc --version` names no version")?;
@@ -30,7 +30,7 @@ pub(super) fn make(stage: &mut Stage) -> Result<()> {
         public: true,
         made_of: &format!("Debian {SUITE}, recipe {RECIPE}"),
         settings: &["CMD [\"bash\"]"],
-        owner: Owner::AsItIs,
+        keeps_owners: true,
     };
     let rust = Image {
         name: RUST,
@@ -41,7 +41,7 @@ pub(super) fn make(stage: &mut Stage) -> Result<()> {
             "ENV CARGO_HOME=/usr/local/cargo",
             "ENV PATH=/usr/local/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         ],
-        owner: Owner::AsItIs,
+        keeps_owners: true,
     };
     let (no_debian, no_rust) = (debian.is_missing(stage), rust.is_missing(stage));
     if !no_debian && !no_rust {

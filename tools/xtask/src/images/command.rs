@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::{Image, Owner, put, workshop};
+use super::{Image, make_folder, put, workshop};
+use crate::fixed;
 use crate::stage::Stage;
-use crate::{fixed, setup};
 
 /// The name of the image for use.
 pub(crate) const NAME: &str = "eldest:0.1.0";
@@ -35,14 +35,13 @@ pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
             fixed::fingerprint(std::slice::from_ref(&binary))?
         ),
         settings: &SETTINGS,
-        owner: Owner::Root,
+        keeps_owners: false,
     };
     if !image.is_missing(stage) {
         return Ok(());
     }
     let root = workshop(stage, fixed::COMMAND)?;
     put(&root, &binary, "/usr/local/bin/eldest")?;
-    let mut tmp = setup::program("mkdir");
-    stage.output(tmp.args(["-m", "1777"]).arg(root.join("tmp")))?;
+    make_folder(stage, &root, "1777", "tmp")?;
     image.import(stage, &root)
 }

@@ -4,9 +4,9 @@ use std::fs;
 
 use anyhow::Result;
 
-use super::{Image, Owner, libraries, put, workshop};
+use super::{Image, make_folder, put, put_program, workshop};
 use crate::stage::Stage;
-use crate::{packages, releases, setup};
+use crate::{packages, releases};
 
 /// The repository of the public images, which ours replace.
 const REPOSITORY: &str = "quay.io/coreos/etcd";
@@ -31,7 +31,7 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
         public: true,
         made_of: &format!("etcd {version}, recipe {RECIPE}"),
         settings: &SETTINGS,
-        owner: Owner::Root,
+        keeps_owners: false,
     };
     if !image.is_missing(stage) {
         return Ok(());
@@ -40,11 +40,7 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
     put(&root, &etcd, "/usr/local/bin/etcd")?;
     // The crate contains no etcdctl. etcd's gRPC interface is compatible across the 3.x releases.
     let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?;
-    put(&root, &etcdctl, "/usr/local/bin/etcdctl")?;
-    let printed = stage.output(setup::program("ldd").arg(&etcdctl))?;
-    for library in libraries(&printed) {
-        put(&root, library, &library.display().to_string())?;
-    }
+    put_program(stage, &root, &etcdctl, "/usr/local/bin/etcdctl")?;
     fs::create_dir_all(root.join("etc"))?;
     fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
     fs::create_dir_all(root.join("var/lib"))?;
@@ -53,11 +49,7 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
         ("700", "var/etcd"),
         ("700", "var/lib/etcd"),
     ] {
-        stage.output(
-            setup::program("mkdir")
-                .args(["-m", mode])
-                .arg(root.join(folder)),
-        )?;
+        make_folder(stage, &root, mode, folder)?;
     }
     image.import(stage, &root)
 }

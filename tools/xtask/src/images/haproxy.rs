@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Image, Owner, libraries, put, workshop};
+use super::{Image, libraries, put, workshop};
 use crate::stage::Stage;
 use crate::{packages, setup};
 
@@ -37,7 +37,7 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
         public: true,
         made_of: &format!("Debian {SUITE}'s HAProxy, recipe {RECIPE}"),
         settings: &SETTINGS,
-        owner: Owner::Root,
+        keeps_owners: false,
     };
     if !image.is_missing(stage) {
         return Ok(());

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Image, Owner, libraries, put, workshop};
+use super::{Image, make_folder, put_program, workshop};
+use crate::fixed;
 use crate::programs::Built;
 use crate::stage::Stage;
-use crate::{fixed, setup};
 
 /// The image for the tests in containers. The one that docker-compose builds has the same programs, but takes a release
 /// build inside a container.
@@ -36,20 +36,15 @@ pub(crate) fn make(stage: &Stage, built: &Built) -> Result<()> {
             "ENV PATH=/usr/local/bin",
             "EXPOSE 8080",
         ],
-        owner: Owner::Root,
+        keeps_owners: false,
     };
     if !image.is_missing(stage) {
         return Ok(());
     }
     let root = workshop(stage, "node")?;
     for (binary, name) in binaries.iter().zip(PROGRAMS) {
-        put(&root, binary, &format!("/usr/local/bin/{name}"))?;
-        let printed = stage.output(setup::program("ldd").arg(binary))?;
-        for library in libraries(&printed) {
-            put(&root, library, &library.display().to_string())?;
-        }
+        put_program(stage, &root, binary, &format!("/usr/local/bin/{name}"))?;
     }
-    let mut tmp = setup::program("mkdir");
-    stage.output(tmp.args(["-m", "1777"]).arg(root.join("tmp")))?;
+    make_folder(stage, &root, "1777", "tmp")?;
     image.import(stage, &root)
 }

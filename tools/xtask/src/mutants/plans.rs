@@ -67,18 +67,11 @@ pub(crate) fn unnoticed(
         let end = scratch.run((Program::Simulator, &args), Some(mutant), LIMIT, |_| ())?;
         let notices = matches!(end, End::Exited(status) if status.code() == Some(BROKEN));
         let short = plan.path.file_name().unwrap_or_default().to_string_lossy();
-        println!("{short} {} `{}`", verb(notices), mutant.name);
+        let verb = if notices { "notices" } else { "misses" };
+        println!("{short} {verb} `{}`", mutant.name);
         if !notices {
             unnoticed.push(short.into_owned());
         }
     }
     Ok(unnoticed)
-}
-
-fn verb(notices: bool) -> &'static str {
-    if notices {
-        "notices"
-    } else {
-        "does not notice"
-    }
 }

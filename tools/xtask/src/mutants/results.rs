@@ -19,7 +19,7 @@ const HEAD: &str = "\
 ";
 
 /// The check that noticed a mutant.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Noticed {
     /// The invariant or the test.
@@ -78,21 +78,10 @@ impl Results {
 }
 
 impl Noticed {
-    pub(crate) fn by_seed(by: String, seed: u64, challenges: bool) -> Self {
-        Self {
-            by,
-            seed: Some(seed),
-            challenges,
-            rule: None,
-        }
-    }
-
     pub(crate) fn by_test(by: String) -> Self {
         Self {
             by,
-            seed: None,
-            challenges: false,
-            rule: None,
+            ..Self::default()
         }
     }
 
@@ -159,7 +148,12 @@ mod tests {
         assert_eq!(adapter["one"].rule.as_deref(), Some("a \"rule\""));
         assert_eq!(adapter["one"].seed, Some(5));
         let two = Noticed::by_test("`a::b` and 2 more".to_owned());
-        let three = Noticed::by_seed("I4 (seniority)".to_owned(), 7, true);
+        let three = Noticed {
+            by: "I4 (seniority)".to_owned(),
+            seed: Some(7),
+            challenges: true,
+            rule: None,
+        };
         let core = Rows::from([("two".to_owned(), two), ("three".to_owned(), three)]);
         let results = Results { adapter, core };
         let read: Results = toml::from_str(&results.text()).unwrap();

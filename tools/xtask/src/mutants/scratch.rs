@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 
 use super::list::{Mutant, source};
 use super::results;
 use super::weave::{self, weave};
 use crate::process::{self, End};
 use crate::simulate::{self, PROFILE};
-use crate::{metadata, setup};
+use crate::stage::Stage;
+use crate::{setup, together};
 
 const CORE: &str = "eldest-core";
 
@@ -142,22 +143,12 @@ fn build(
     let mut cargo = setup::cargo(command.iter().copied())?;
     cargo
         .args(["--profile", PROFILE, "--package", package, "--quiet"])
-        .arg("--message-format=json-render-diagnostics")
         .env("CARGO_TARGET_DIR", target)
         // A broken rule leaves variables unused.
         .env("RUSTFLAGS", "--cap-lints=allow")
         .current_dir(tree);
-    let mut found = None;
-    let begun = Instant::now();
-    let is_over = |_| begun.elapsed() >= BUILD_LIMIT;
-    let end = process::run(&mut cargo, is_over, |line| {
-        found = metadata::executable(line, name).or(found.take());
-    })?;
-    match end {
-        End::Exited(status) => ensure!(status.success(), "a mutant does not compile"),
-        End::TimedOut => bail!("building takes longer than {BUILD_LIMIT:?}"),
-    }
-    found.context("cargo built nothing")
+    let stage = Stage::start("mutants", BUILD_LIMIT);
+    together::built_by(&stage, &mut cargo)?.any(name)
 }
 
 /// Copies the project's files: no hidden ones, and no build results. `woven` has other contents for some.

@@ -18,7 +18,7 @@ const SHORTEST: Duration = Duration::from_secs(120);
 /// The number of seeds of each kind for a mutant before the tests are run; the others follow. A mutant that so few seeds
 /// do not notice should be noticed by a test. Up to this number the simulator does not yet demand that every event has
 /// happened.
-pub(crate) const FIRST: u64 = 999;
+const FIRST: u64 = 999;
 
 /// The kinds of seeds: without challenges, which half of the rules are about and which take less time, and with them.
 const CHALLENGES: [bool; 2] = [false, true];
@@ -119,7 +119,12 @@ impl Limits {
             (_, _, End::Exited(status)) if status.success() => return Ok(None),
             (_, _, End::Exited(status)) => (last, format!("seeds: {status}")),
         };
-        Ok(Some(Noticed::by_seed(by, seed, challenges)))
+        Ok(Some(Noticed {
+            by,
+            seed: Some(seed),
+            challenges,
+            rule: None,
+        }))
     }
 
     fn by_tests(&self, scratch: &Scratch, mutant: Option<&Mutant>) -> Result<Option<Noticed>> {
