@@ -50,9 +50,6 @@ pub(crate) fn find(stage: &Stage) -> Result<Compose> {
              docker-compose-plugin (Docker's package) or docker-compose-v2 (Ubuntu's)",
         )?,
     };
-    for (path, version) in [&v1, &v2] {
-        stage.say(&format!("docker-compose {version}: {}", path.display()));
-    }
     Ok(Compose { v1: v1.0, v2: v2.0 })
 }
 

@@ -47,12 +47,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn everything(&self) -> bool {
-        self.only.is_empty() && self.area.is_none()
-    }
-
     fn includes_adapter(&self) -> bool {
-        self.everything() || self.area.as_deref() == Some(table::ADAPTER)
+        self.only.is_empty() && self.area.is_none() || self.area.as_deref() == Some(table::ADAPTER)
     }
 }
 

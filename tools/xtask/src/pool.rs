@@ -1,6 +1,6 @@
 //! Runs tests of many programs in one pool, and says how long they took.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -173,20 +173,8 @@ impl Queue {
     }
 }
 
-/// Prints the time of each group's tests, and the slowest tests.
+/// Prints the slowest tests.
 fn print_times(stage: &Stage, ended: &mut [Ended]) {
-    let mut groups: BTreeMap<&str, (usize, Duration)> = BTreeMap::new();
-    for Ended { case, took, .. } in ended.iter() {
-        let (tests, sum) = groups.entry(&case.group).or_default();
-        *tests += 1;
-        *sum += *took;
-    }
-    for (group, (tests, sum)) in groups {
-        stage.say(&format!(
-            "{group}: {tests} tests, {:.1} s",
-            sum.as_secs_f64()
-        ));
-    }
     ended.sort_by_key(|ended| std::cmp::Reverse(ended.took));
     for Ended { case, took, .. } in ended.iter().take(SLOWEST) {
         let seconds = took.as_secs_f64();

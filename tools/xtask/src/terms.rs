@@ -46,24 +46,24 @@ const TEXTS: [&str; 12] = [
 
 /// Runs as a part of the stages `source` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let mut broken = Vec::new();
-    for (used, refused) in TERMS {
-        let words = refused.split('|').map(|word| {
-            let (first, rest) = word.split_at(1);
-            format!("[{first}{}]{rest}", first.to_uppercase())
-        });
-        let words = words.collect::<Vec<_>>().join("|");
-        // The parts of a name are words.
-        let alone = format!("(^|[^[:alpha:]])({words})([^[:alpha:]]|$)");
-        let mut grep = setup::program("git");
-        grep.args(["grep", "--untracked", "--line-number", "--extended-regexp"]);
-        grep.args([&alone, "--"]).args(TEXTS);
-        let found = grep.output().context("starting git")?;
-        // git exits with 1 if it finds nothing, and with more if it cannot search.
-        ensure!(found.status.code() < Some(2), "git grep refuses {refused}");
-        let lines = String::from_utf8_lossy(&found.stdout).into_owned();
-        broken.extend(lines.lines().map(|line| format!("{line}: write {used}")));
-    }
-    stage.judge("one word for one thing", broken);
+    let words = TERMS.iter().flat_map(|(_, refused)| refused.split('|'));
+    let words = words.map(|word| {
+        let (first, rest) = word.split_at(1);
+        format!("[{first}{}]{rest}", first.to_uppercase())
+    });
+    let words = words.collect::<Vec<_>>().join("|");
+    // The parts of a name are words.
+    let alone = format!("(^|[^[:alpha:]])({words})([^[:alpha:]]|$)");
+    let mut grep = setup::program("git");
+    grep.args(["grep", "--untracked", "--line-number", "--extended-regexp"]);
+    let found = grep.args([&alone, "--"]).args(TEXTS).output();
+    let found = found.context("starting git")?;
+    // git exits with 1 if it finds nothing, and with more if it cannot search.
+    ensure!(found.status.code() < Some(2), "git grep refuses {alone}");
+    let lines = String::from_utf8_lossy(&found.stdout).into_owned();
+    let broken = lines
+        .lines()
+        .map(|line| format!("{line}: tools/xtask/src/terms.rs has a word for it"));
+    stage.judge("one word for one thing", broken.collect());
     Ok(())
 }

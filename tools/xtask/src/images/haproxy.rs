@@ -78,12 +78,6 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
 fn folder(stage: &Stage, package: &str) -> Result<PathBuf> {
     let about = format!("usr/share/doc/{package}/copyright");
     let about = packages::unpack_of(stage, SUITE, package, &about)?;
-    let libraries = about.ancestors().nth(4).context("a folder")?.join("lib");
-    let entries = fs::read_dir(&libraries)?.filter_map(Result::ok);
-    let mut folders = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir());
-    folders
-        .next()
-        .with_context(|| format!("no libraries in {}", libraries.display()))
+    let usr = about.ancestors().nth(4).context("a folder")?;
+    Ok(usr.join(format!("lib/{}-linux-gnu", env::consts::ARCH)))
 }
