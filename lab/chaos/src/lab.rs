@@ -213,7 +213,8 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Starts the nodes one after the other, so that they join in that order.
+    /// Starts the nodes one after the other, so that they join in that order. Where they share partitions, each has prepared for its
+    /// share before the next one joins.
     async fn start_nodes(&self) -> Result {
         for node in &self.nodes {
             node.start(&self.settings)?;
@@ -222,6 +223,9 @@ impl Lab {
                 Ok((self.keys().await?.len() == wanted).then_some(()))
             })
             .await?;
+            if self.settings.ready.is_some() {
+                self.shared_by(wanted).await?;
+            }
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Counts what nodes with `--ready` used.
 
+use std::collections::BTreeSet;
+
 use eldest_node::record::PARTITIONS;
-use etcd_client::GetOptions;
+use etcd_client::{GetOptions, KeyValue};
 
 use crate::Result;
 use crate::lab::Lab;
@@ -30,18 +32,15 @@ impl Used {
             .ok()
     }
 
-    /// Waits until each partition has an owner, as it must before the time of a kept share is over, and counts.
+    /// Counts them when each partition has an owner, as it must before the time of a kept share is over.
     async fn count(lab: &Lab) -> Result<Self> {
-        lab.until("each partition has an owner", async || {
-            Ok((found(lab, owners()).await? == PARTITIONS as usize).then_some(()))
-        })
-        .await?;
+        lab.shared_by(1).await?;
         Ok(Self {
             serving: lab.logged("eldest::election: serving"),
             warm: lab.logged("eldest::election: warmth changed"),
             prepared: lab.logged("eldest::election: ready for partitions"),
-            shares: found(lab, shares()).await?,
-            marks: found(lab, MARKS.to_owned()).await?,
+            shares: lab.found(shares()).await?,
+            marks: lab.found(MARKS.to_owned()).await?,
         })
     }
 
@@ -57,11 +56,31 @@ impl Used {
     }
 }
 
-/// Counts the keys with that prefix.
-async fn found(lab: &Lab, prefix: String) -> Result<usize> {
-    lab.operate("keys are counted", async |mut client| {
-        let options = GetOptions::new().with_prefix().with_count_only();
-        Ok(client.get(&*prefix, Some(options)).await?.count() as usize)
-    })
-    .await
+impl Lab {
+    /// Waits until each partition has an owner, and so many nodes own some, or as many as there are partitions.
+    pub(crate) async fn shared_by(&self, nodes: usize) -> Result {
+        let what = format!("{nodes} nodes own all partitions");
+        self.until(what, async || {
+            let leases = self.operate("owners are read", async |mut client| {
+                let options = GetOptions::new().with_prefix();
+                let found = client.get(owners(), Some(options)).await?;
+                Ok(found.kvs().iter().map(KeyValue::lease).collect::<Vec<_>>())
+            });
+            let leases = leases.await?;
+            let owners: BTreeSet<_> = leases.iter().collect();
+            let all = PARTITIONS as usize;
+            let is_shared = leases.len() == all && owners.len() >= nodes.min(all);
+            Ok(is_shared.then_some(()))
+        })
+        .await
+    }
+
+    /// Counts the keys with that prefix.
+    async fn found(&self, prefix: String) -> Result<usize> {
+        self.operate("keys are counted", async |mut client| {
+            let options = GetOptions::new().with_prefix().with_count_only();
+            Ok(client.get(&*prefix, Some(options)).await?.count() as usize)
+        })
+        .await
+    }
 }

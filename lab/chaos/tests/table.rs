@@ -58,7 +58,7 @@ fn page_names_only_tests_that_exist() {
     let rows = rows(&fs::read_to_string(root.join(PAGE)).expect(PAGE));
     assert!(!rows.is_empty());
     let mut there = BTreeSet::new();
-    for folder in ["src", "crates", "tests", "tools", "lab"] {
+    for folder in ["src", "crates", "examples", "tests", "tools", "lab"] {
         functions(&root.join(folder), &mut there);
     }
     for [fault, tests, _] in &rows {
