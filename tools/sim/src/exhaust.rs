@@ -1,7 +1,7 @@
 //! Runs every story of two nodes with at most two faults, each at every moment at which something happens: a bounded search that
 //! leaves nothing to chance.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -12,10 +12,11 @@ use crate::parallel;
 use crate::plan::{Fault, Member, Plan, SETTINGS};
 use crate::run::{self, Outcome, Sum};
 use crate::world::promise::Broken;
+use crate::world::step::Step;
 use eldest_core::time::Time;
 
 /// The kinds whose length matters.
-const LASTING: [Kind; 10] = [
+const LASTING: [Kind; 11] = [
     Kind::Cut,
     Kind::RequestsLost,
     Kind::AnswersLost,
@@ -26,6 +27,7 @@ const LASTING: [Kind; 10] = [
     Kind::Kill,
     Kind::GuardRevokes,
     Kind::LateOnce,
+    Kind::DeleteLate,
 ];
 /// The kinds that are over at once.
 const MOMENTARY: [Kind; 7] = [
@@ -37,6 +39,28 @@ const MOMENTARY: [Kind; 7] = [
     Kind::Resign,
     Kind::Drop,
 ];
+/// The kinds whose length matters where sessions allow challenges.
+const OF_SESSIONS: [Kind; 9] = [
+    Kind::Cut,
+    Kind::RequestsLost,
+    Kind::AnswersLost,
+    Kind::Pause,
+    Kind::Suspend,
+    Kind::Kill,
+    Kind::Suspicion,
+    Kind::SessionsDenied,
+    Kind::PeersCut,
+];
+/// The kinds that disturb one step of a challenge.
+const OF_STEPS: [Kind; 5] = [
+    Kind::StopAtStep,
+    Kind::StepLate,
+    Kind::StepUnheard,
+    Kind::StepSlow,
+    Kind::StepTwice,
+];
+/// A multiple of the number of steps that makes an answer slow by 0.3 s.
+const SLOW: u64 = 300_000 << 8;
 /// The kinds that happen to etcd, not to a node.
 const OF_ETCD: [Kind; 2] = [Kind::QuorumLost, Kind::LeaderChange];
 /// The lengths: longer than a request may take, and longer than a lease lasts.
@@ -44,11 +68,13 @@ const LENGTHS: [Duration; 2] = [Duration::from_millis(700), Duration::from_milli
 /// For [`Kind::ONCE`]: the next request, whatever its kind.
 const NEXT: u64 = 3;
 
+/// How long a clean read lets a session lead.
+const LEAD: Duration = Duration::from_millis(800);
 /// The time in which the first fault begins: the joins, and the renewals that follow. After that, a renewal is like the one
 /// before it.
 const FIRST: Duration = Duration::from_millis(1400);
-/// The time after the first fault in which the second one begins.
-const SECOND: Duration = Duration::from_millis(2500);
+/// The time after the beginning of the first fault, and after its end, in which the second one begins.
+const SECOND: Duration = Duration::from_millis(700);
 
 /// The result of a search.
 #[derive(Default)]
@@ -66,16 +92,107 @@ impl Searched {
     }
 }
 
+/// A world, and the faults that happen in it.
+struct Setting {
+    /// The world without faults.
+    plan: Plan,
+    first: Vec<Fault>,
+    /// The time in which the first fault begins.
+    within: Duration,
+    /// The faults that may follow.
+    then: Vec<Fault>,
+}
+
+/// A moment at which a story shows an event.
+#[derive(Default)]
+struct Moment {
+    /// The nodes that send a request then, each with the step of a challenge that the request makes.
+    asking: BTreeSet<(usize, Option<Step>)>,
+}
+
+impl Moment {
+    /// Returns true if the fault may begin now. A fault of one request begins when its node sends that request: at any earlier moment,
+    /// its story would be the same.
+    fn allows(&self, fault: &Fault) -> bool {
+        let mut asking = self.asking.iter().filter(|(node, _)| *node == fault.node);
+        if Kind::ONCE.contains(&fault.kind) {
+            asking.next().is_some()
+        } else if OF_STEPS.contains(&fault.kind) {
+            let of_fault = Step::ALL[fault.dice as usize % Step::ALL.len()];
+            asking.any(|(_, step)| *step == Some(of_fault))
+        } else {
+            fault.node == 0 || !OF_ETCD.contains(&fault.kind)
+        }
+    }
+}
+
+impl Setting {
+    /// Runs the story of one fault, and those with a second fault, until the search is over.
+    fn below(&self, plan: &Plan, mutant: Option<Mutant>, is_over: &AtomicBool) -> Searched {
+        let mut found = Searched::default();
+        if is_over.load(Relaxed) {
+            return found;
+        }
+        let outcome = run::run(plan, mutant, !self.then.is_empty());
+        let first = plan.faults[0];
+        let is_near = |at| {
+            let after = |event| (event..=event + SECOND).contains(&at);
+            after(first.at) || after(first.at + first.lasts)
+        };
+        let plans = with_one_more(plan, &outcome, &self.then, is_near);
+        found.add(plan, outcome);
+        for plan in plans {
+            if found.broken.is_some() || is_over.load(Relaxed) {
+                break;
+            }
+            let outcome = run::run(&plan, mutant, false);
+            found.add(&plan, outcome);
+        }
+        found
+    }
+}
+
+/// Returns the plan with one more of these faults, for each fault and each moment at which its story shows an event then.
+fn with_one_more(
+    plan: &Plan,
+    outcome: &Outcome,
+    faults: &[Fault],
+    when: impl Fn(Duration) -> bool,
+) -> Vec<Plan> {
+    let mut moments: BTreeMap<Duration, Moment> = BTreeMap::new();
+    for line in &outcome.trace {
+        let moment = moments.entry(line.at.since(Time::ZERO)).or_default();
+        if let Some(node) = line.node.filter(|_| line.asks) {
+            moment.asking.insert((node, line.step));
+        }
+    }
+    let mut plans = Vec::new();
+    moments.retain(|at, _| when(*at));
+    for (at, moment) in moments {
+        for node in 0..plan.members.len() {
+            let faults = faults.iter().map(|fault| Fault { at, node, ..*fault });
+            for fault in faults.filter(|fault| moment.allows(fault)) {
+                let mut more = plan.clone();
+                more.faults.push(fault);
+                plans.push(more);
+            }
+        }
+    }
+    plans
+}
+
 /// Runs all stories with up to so many faults, until one breaks an invariant.
 pub(crate) fn search(most: usize, mutant: Option<Mutant>) -> Searched {
     let mut all = Searched::default();
-    for world in worlds() {
-        let outcome = run::run(&world, mutant, true);
-        let plans = with_one_more(&world, &outcome, Duration::ZERO, FIRST);
-        all.add(&world, outcome);
+    for setting in settings(most) {
+        let outcome = run::run(&setting.plan, mutant, true);
+        let plans = with_one_more(&setting.plan, &outcome, &setting.first, |at| {
+            at <= setting.within
+        });
+        all.add(&setting.plan, outcome);
         let is_over = AtomicBool::new(all.broken.is_some());
         let each = parallel::map(&plans, |plan| {
-            let found = below(plan, most, mutant, &is_over);
+            let found = setting.below(plan, mutant, &is_over);
             is_over.fetch_or(found.broken.is_some(), Relaxed);
             found
         });
@@ -90,77 +207,109 @@ pub(crate) fn search(most: usize, mutant: Option<Mutant>) -> Searched {
     all
 }
 
-/// Runs the story of one fault, and those with a second fault if two are allowed, until the search is over.
-fn below(plan: &Plan, most: usize, mutant: Option<Mutant>, is_over: &AtomicBool) -> Searched {
-    let mut found = Searched::default();
-    if is_over.load(Relaxed) {
-        return found;
-    }
-    let outcome = run::run(plan, mutant, most > 1);
-    let begun = plan.faults[0].at;
-    let plans = if most > 1 {
-        with_one_more(plan, &outcome, begun, begun + SECOND)
-    } else {
-        Vec::new()
-    };
-    found.add(plan, outcome);
-    for plan in plans {
-        if found.broken.is_some() || is_over.load(Relaxed) {
-            break;
-        }
-        let outcome = run::run(&plan, mutant, false);
-        found.add(&plan, outcome);
-    }
-    found
-}
-
-/// Returns the worlds without faults: a plain one, one in which the first leader's work ignores its token, and one whose clocks
-/// are as wrong as they may be.
-fn worlds() -> [Plan; 3] {
-    let most = i64::from(SETTINGS.drift_ppm);
+/// Returns the worlds: a plain one, one in which the first leader's work ignores its token, one whose clocks are as wrong as they
+/// may be, and two whose sessions allow challenges, the second with such clocks and without a margin. Where sessions allow
+/// challenges, the second fault disturbs what follows a suspicion.
+fn settings(most: usize) -> Vec<Setting> {
+    let drift = i64::from(SETTINGS.drift_ppm);
     let plain = Plan {
         members: vec![Member::default(); 2],
         storms: 1,
+        storm: FIRST + SECOND + LENGTHS[1] * 2,
         ..Plan::default()
     };
     let [mut unending, mut drifting] = [plain.clone(), plain.clone()];
     unending.members[0].work = None;
-    for (member, rate) in drifting.members.iter_mut().zip([-most, most]) {
+    for (member, rate) in drifting.members.iter_mut().zip([-drift, drift]) {
         member.rate_ppm = rate;
     }
-    [plain, unending, drifting]
-}
-
-/// Returns that plan with one more fault, for each fault and each moment in that time at which its story shows an event.
-fn with_one_more(plan: &Plan, outcome: &Outcome, from: Duration, to: Duration) -> Vec<Plan> {
-    let at = outcome.trace.iter().map(|line| line.at.since(Time::ZERO));
-    let moments: BTreeSet<Duration> = at.filter(|at| *at > from && *at <= to).collect();
-    let mut plans = Vec::new();
-    for at in moments {
-        for node in 0..plan.members.len() {
-            for (kind, lasts) in faults() {
-                if node == 0 || !OF_ETCD.contains(&kind) {
-                    let mut more = plan.clone();
-                    more.faults.push(Fault {
-                        at,
-                        node,
-                        election: 0,
-                        lasts,
-                        kind,
-                        of: None,
-                        dice: NEXT,
-                    });
-                    plans.push(more);
-                }
-            }
-        }
+    let challenged = Plan {
+        lead: LEAD,
+        ..plain.clone()
+    };
+    let tight = Plan {
+        lead: LEAD,
+        tight: true,
+        ..drifting.clone()
+    };
+    let mut all = Vec::new();
+    for plan in [plain, unending, drifting] {
+        all.push(Setting {
+            plan,
+            first: of_elections(),
+            within: FIRST,
+            then: if most > 1 { of_elections() } else { Vec::new() },
+        });
     }
-    plans
+    let steps = of_sessions().chain(of_steps()).collect();
+    for (plan, first) in [
+        (challenged.clone(), steps),
+        (tight, of_sessions().collect()),
+    ] {
+        all.push(Setting {
+            plan,
+            first,
+            within: FIRST,
+            then: Vec::new(),
+        });
+    }
+    if most > 1 {
+        all.push(Setting {
+            plan: challenged,
+            first: suspicions(),
+            within: LEAD,
+            then: suspicions().into_iter().chain(of_steps()).collect(),
+        });
+    }
+    all
 }
 
-/// Returns each kind with each of its lengths.
-fn faults() -> impl Iterator<Item = (Kind, Duration)> {
-    let lasting = LASTING.into_iter();
-    let lasting = lasting.flat_map(|kind| LENGTHS.map(|lasts| (kind, lasts)));
-    lasting.chain(MOMENTARY.map(|kind| (kind, LENGTHS[0])))
+/// Returns the faults of elections.
+fn of_elections() -> Vec<Fault> {
+    let momentary = MOMENTARY.map(|kind| fault(kind, Duration::ZERO, NEXT));
+    lasting(&LASTING).chain(momentary).collect()
+}
+
+/// Returns the faults of sessions that allow challenges, but those of single steps.
+fn of_sessions() -> impl Iterator<Item = Fault> {
+    let momentary = [Kind::Resign, Kind::Withdraw].map(|kind| fault(kind, Duration::ZERO, NEXT));
+    lasting(&OF_SESSIONS).chain(momentary).chain(anchors())
+}
+
+/// Returns the faults by which a session seems silent, or is challenged for no reason.
+fn suspicions() -> Vec<Fault> {
+    let [short, long] = LENGTHS;
+    let silent = [
+        fault(Kind::Suspicion, short, NEXT),
+        fault(Kind::Pause, long, NEXT),
+        fault(Kind::Cut, long, NEXT),
+        fault(Kind::Resign, Duration::ZERO, NEXT),
+        fault(Kind::Withdraw, Duration::ZERO, NEXT),
+    ];
+    silent.into_iter().chain(anchors()).collect()
+}
+
+/// Returns the faults of each step of a challenge.
+fn of_steps() -> impl Iterator<Item = Fault> {
+    let steps = 0..Step::ALL.len() as u64;
+    steps.flat_map(|step| OF_STEPS.map(|kind| fault(kind, LENGTHS[1], SLOW + step)))
+}
+
+/// Returns the deletion of an anchor, and its replacement by a copy.
+fn anchors() -> [Fault; 2] {
+    [0, 1 << 8].map(|dice| fault(Kind::AnchorDeleted, Duration::ZERO, dice))
+}
+
+/// Returns each kind with each of the lengths.
+fn lasting(kinds: &[Kind]) -> impl Iterator<Item = Fault> {
+    let each = |kind: &Kind| LENGTHS.map(|lasts| fault(*kind, lasts, NEXT));
+    kinds.iter().flat_map(each)
+}
+
+fn fault(kind: Kind, lasts: Duration, dice: u64) -> Fault {
+    Fault {
+        lasts,
+        dice,
+        ..Fault::at(Duration::ZERO, kind)
+    }
 }

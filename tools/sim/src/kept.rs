@@ -160,7 +160,7 @@ fn check_fault(plan: &Plan, before: Option<&Fault>, fault: &Fault) -> Result<(),
         "only a kind that meets one request has `of`",
     )?;
     ensure(
-        fault.lies_in_a_storm(),
+        fault.lies_in_a_storm(plan.storm),
         "a fault begins and ends within one storm",
     )
 }

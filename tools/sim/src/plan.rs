@@ -22,7 +22,7 @@ pub(crate) const HELD: [&[u8]; 2] = [b"l/", PERMITS];
 /// The number of partitions.
 pub(crate) const COUNT: u32 = 9;
 
-/// The length of a storm, in which all faults begin and end.
+/// The length of a drawn storm, in which all its faults begin and end.
 pub(crate) const STORM: Duration = Duration::from_secs(18);
 /// The time from the end of all faults until there is one leader, beside a TTL and a change of etcd's leader.
 const RECOVERY: Duration = Duration::from_millis(3500);
@@ -43,7 +43,9 @@ pub(crate) const HEALING: Duration = SETTINGS
     .saturating_add(RECOVERY);
 /// The time after that within which everything comes to rest.
 pub(crate) const SETTLING: Duration = SETTINGS.ttl.saturating_mul(4);
-pub(crate) const ROUND: Duration = STORM.saturating_add(HEALING).saturating_add(SETTLING);
+/// The length of a calm.
+const CALM: Duration = HEALING.saturating_add(SETTLING);
+pub(crate) const ROUND: Duration = STORM.saturating_add(CALM);
 
 /// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -82,11 +84,24 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Returns true if the whole fault lies in one storm; no fault may reach into a calm.
-    pub(crate) fn lies_in_a_storm(&self) -> bool {
+    /// Returns the fault of that kind at the first node and election, without a length.
+    pub(crate) fn at(at: Duration, kind: Kind) -> Self {
+        Self {
+            at,
+            node: 0,
+            election: 0,
+            lasts: Duration::ZERO,
+            kind,
+            of: None,
+            dice: 0,
+        }
+    }
+
+    /// Returns true if the whole fault lies in one storm of that length; no fault may reach into a calm.
+    pub(crate) fn lies_in_a_storm(&self, storm: Duration) -> bool {
         let ends = self.at.saturating_add(self.lasts);
-        ends_of(STORMS).any(|(healed, _)| {
-            healed < self.at.saturating_add(STORM) && self.at < healed && ends <= healed
+        ends_of(STORMS, storm).any(|(healed, _)| {
+            healed < self.at.saturating_add(storm) && self.at < healed && ends <= healed
         })
     }
 }
@@ -215,6 +230,8 @@ pub(crate) struct Plan {
     pub(crate) saves_none: Option<usize>,
     /// The number of storms.
     pub(crate) storms: u32,
+    #[serde(with = "seconds")]
+    pub(crate) storm: Duration,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -259,6 +276,7 @@ impl Default for Plan {
             leaves: 0,
             saves_none: None,
             storms: STORMS,
+            storm: STORM,
             faults: Vec::new(),
         }
     }
@@ -500,14 +518,22 @@ impl Plan {
         standing.any(|member| member.work.is_some())
     }
 
+    /// Returns true if each fault lies in one storm.
+    pub(crate) fn has_quiet_calms(&self) -> bool {
+        self.faults
+            .iter()
+            .all(|fault| fault.lies_in_a_storm(self.storm))
+    }
+
     /// Returns the end of each storm, and of the calm after it.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (Duration, Duration)> + use<> {
-        ends_of(self.storms)
+        ends_of(self.storms, self.storm)
     }
 }
 
-fn ends_of(storms: u32) -> impl Iterator<Item = (Duration, Duration)> {
-    (0..storms).map(|storm| (ROUND * storm + STORM, ROUND * (storm + 1)))
+fn ends_of(storms: u32, storm: Duration) -> impl Iterator<Item = (Duration, Duration)> {
+    let round = storm + CALM;
+    (0..storms).map(move |number| (round * number + storm, round * (number + 1)))
 }
 
 pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {

@@ -144,8 +144,7 @@ fn rounder(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
         let mut less = best.clone();
         change(&mut less);
         less.faults.sort_by_key(|fault| fault.at);
-        let in_storms = less.faults.iter().all(Fault::lies_in_a_storm);
-        let kept = less != *best && in_storms && breaks(&less);
+        let kept = less != *best && less.has_quiet_calms() && breaks(&less);
         if kept {
             *best = less;
         }

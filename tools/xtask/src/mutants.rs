@@ -23,7 +23,7 @@ use scratch::Scratch;
 use trial::Limits;
 
 /// The options on the command line. Writes what noticed each mutant into tools/sim/noticed.toml. The exit code is 1 if nothing
-/// notices a mutant, or if a kept plan does not notice its mutant. A run of all mutants takes hours on two cores.
+/// notices a mutant, or if a kept plan or the search of every story does not notice a mutant that it must. A run of all mutants takes hours on two cores.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only these mutants; the results of the others stay
@@ -38,7 +38,8 @@ pub(crate) struct Options {
     /// Run no tests: a mutant that no seed notices keeps the result that it has
     #[arg(long)]
     by_seeds: bool,
-    /// Only check that each kept plan (tools/sim/plans) notices the mutant that it names
+    /// Only check that each kept plan (tools/sim/plans) notices the mutant that it names, and the search of every story (`simulate
+    /// --every`) the mutants that it must
     #[arg(long)]
     plans: bool,
     /// Run nothing; print the counts of each area, and every mutant with its rule and what noticed it
@@ -66,7 +67,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     let kept = plans::read()?;
     if options.plans {
-        let named = |mutant: &&Mutant| kept.iter().any(|plan| plan.mutant == mutant.name);
+        let named = |mutant: &&Mutant| {
+            mutant.stories.is_some() || kept.iter().any(|plan| plan.mutant == mutant.name)
+        };
         let mutants: Vec<_> = all.iter().filter(named).collect();
         let unnoticed = plans::unnoticed(&Scratch::new(&all, false)?, &kept, &mutants)?;
         return Ok(verdict(&[], &unnoticed));
@@ -92,11 +95,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(verdict(&survivors, &unnoticed))
 }
 
-/// Names the mutants that no check notices, and the plans that do not notice their mutants.
+/// Names the mutants that no check notices, and the plans and searches that do not notice a mutant that they must.
 fn verdict(survivors: &[String], plans: &[String]) -> ExitCode {
     for (what, names) in [
         ("noticed by nothing", survivors),
-        ("plans that do not notice their mutants", plans),
+        ("plans and searches that miss their mutants", plans),
     ] {
         if !names.is_empty() {
             println!("{what}: {}", names.join(", "));

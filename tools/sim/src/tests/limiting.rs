@@ -77,13 +77,8 @@ fn etcd_has_space_again_when_the_last_such_fault_ends() {
 /// Makes etcd have no space for so long.
 fn no_space(lasts: Duration) -> Fault {
     Fault {
-        at: Duration::ZERO,
-        node: 0,
-        election: 0,
         lasts,
-        kind: Kind::NoSpace,
-        of: None,
-        dice: 0,
+        ..Fault::at(Duration::ZERO, Kind::NoSpace)
     }
 }
 

@@ -122,13 +122,9 @@ fn only_a_guard_that_revokes_early_breaks_i1() {
     let at = Duration::from_secs(7);
     for (lasts, dice) in [(0, 0), (0, 1), (500, 1), (3000, 1)] {
         let dies = Fault {
-            at,
-            node: 0,
-            election: 0,
             lasts: Duration::from_millis(lasts),
-            kind: Kind::GuardRevokes,
-            of: None,
             dice,
+            ..Fault::at(at, Kind::GuardRevokes)
         };
         // The first node leads, and does not learn at once that its key is deleted.
         let stalls = Fault {

@@ -47,6 +47,7 @@ use node::Node;
 use observers::Past;
 use promise::Broken;
 use settings::Settings;
+use step::Step;
 use store::{Key, Store};
 use tally::Tally;
 use versions::Led;
@@ -242,6 +243,10 @@ pub(crate) struct Line {
     pub(crate) at: Time,
     pub(crate) node: Option<usize>,
     pub(crate) what: String,
+    /// True if the node sends a request.
+    pub(crate) asks: bool,
+    /// The step of a challenge that the request makes.
+    pub(crate) step: Option<Step>,
 }
 
 #[allow(
@@ -387,7 +392,13 @@ impl World {
         let at = self.now;
         if let Some(trace) = &mut self.trace {
             let what = what();
-            trace.push(Line { at, node, what });
+            trace.push(Line {
+                at,
+                node,
+                what,
+                asks: false,
+                step: None,
+            });
         }
     }
 

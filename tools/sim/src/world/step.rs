@@ -5,7 +5,7 @@ use eldest_core::action::Ask;
 use eldest_core::txn::{Op, Txn, When};
 
 /// The step of the protocol that a transaction makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     Anchor,
     Read,
@@ -16,6 +16,16 @@ pub(crate) enum Step {
 }
 
 impl Step {
+    /// The steps by their numbers in the dice of a fault.
+    pub(crate) const ALL: [Step; 6] = [
+        Step::Anchor,
+        Step::Read,
+        Step::Answer,
+        Step::Challenge,
+        Step::Condemn,
+        Step::Absence,
+    ];
+
     pub(crate) fn of(ask: &Ask) -> Option<Self> {
         let Ask::Transact(Txn { when, then, .. }) = ask else {
             return None;

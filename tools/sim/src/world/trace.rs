@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::World;
 use super::message::Message;
+use super::step::Step;
 use eldest_core::action::{
     Action, Answer, Ask, CandidateAction, Join, Joined, Listed, Note, RequestId,
 };
@@ -150,6 +151,10 @@ impl World {
 
     pub(super) fn says_ask(&mut self, node: usize, request: RequestId, what: &Ask) {
         self.says(Some(node), || format!("asks #{request}: {}", ask(what)));
+        if let Some(line) = self.trace.as_mut().and_then(|trace| trace.last_mut()) {
+            line.asks = true;
+            line.step = Step::of(what);
+        }
     }
 
     pub(super) fn says_answer(&mut self, node: usize, request: RequestId, what: &Answer) {

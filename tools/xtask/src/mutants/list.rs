@@ -25,6 +25,8 @@ pub(crate) struct Mutant {
     pub(crate) from: String,
     /// The text that replaces it.
     pub(crate) to: String,
+    /// The most faults of the stories that must notice it (`simulate --every`), if they must.
+    pub(crate) stories: Option<u8>,
 }
 
 #[derive(Deserialize)]

@@ -1,4 +1,5 @@
-//! Checks that each kept plan breaks an invariant once the rule that it is kept for is broken.
+//! Checks that each kept plan breaks an invariant once the rule that it is kept for is broken, and that the search of every story with
+//! few faults notices the rules that it must need.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::setup;
 /// The folder of the plans, from the workspace's folder.
 const FOLDER: &str = "tools/sim/plans";
 
-/// The time limit of a plan, which runs for a fraction of a second.
+/// The time limit of a plan, which runs for a fraction of a second, and of a search with one fault, which takes seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The simulator's exit code if an invariant was broken.
@@ -50,27 +51,35 @@ pub(crate) fn read() -> Result<Vec<Plan>> {
     Ok(plans)
 }
 
-/// Returns the plans among these that do not notice their mutants. A plan for a mutant that is not among `mutants`,
-/// such as one of the adapter, is skipped: the simulator's own tests run those.
+/// Returns the kept plans and the searches of every story that do not notice these mutants although they must. A plan for a mutant
+/// that is not among these, such as one of the adapter, is skipped: the simulator's own tests run those.
 pub(crate) fn unnoticed(
     scratch: &Scratch,
     plans: &[Plan],
     mutants: &[&Mutant],
 ) -> Result<Vec<String>> {
     let mut unnoticed = Vec::new();
-    for plan in plans {
-        let Some(mutant) = mutants.iter().find(|mutant| mutant.name == plan.mutant) else {
-            continue;
-        };
-        let name = plan.path.display().to_string();
-        let args = ["--lines", "0", "--plan", &name];
-        let end = scratch.run((Program::Simulator, &args), Some(mutant), LIMIT, |_| ())?;
+    let mut run = |name: &str, args: &[&str], mutant: &Mutant| -> Result<()> {
+        let end = scratch.run((Program::Simulator, args), Some(mutant), LIMIT, |_| ())?;
         let notices = matches!(end, End::Exited(status) if status.code() == Some(BROKEN));
-        let short = plan.path.file_name().unwrap_or_default().to_string_lossy();
         let verb = if notices { "notices" } else { "misses" };
-        println!("{short} {verb} `{}`", mutant.name);
+        println!("{name} {verb} `{}`", mutant.name);
         if !notices {
-            unnoticed.push(short.into_owned());
+            unnoticed.push(format!("{name} ({})", mutant.name));
+        }
+        Ok(())
+    };
+    for plan in plans {
+        if let Some(mutant) = mutants.iter().find(|mutant| mutant.name == plan.mutant) {
+            let path = plan.path.display().to_string();
+            let short = plan.path.file_name().unwrap_or_default().to_string_lossy();
+            run(&short, &["--lines", "0", "--plan", &path], mutant)?;
+        }
+    }
+    for mutant in mutants {
+        if let Some(faults) = mutant.stories {
+            let faults = faults.to_string();
+            run("every story", &["--brief", "--every", &faults], mutant)?;
         }
     }
     Ok(unnoticed)

@@ -143,6 +143,7 @@ impl A {
             file: text("file"),
             from: text(from),
             to: text(to),
+            stories: None,
         }
     }
 
