@@ -1,6 +1,6 @@
 //! Runs the stages `changes`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -9,9 +9,7 @@ use crate::metadata::Metadata;
 use crate::published::{HTTP, LIBRARY, ROUTE, STORE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{
-    consumer, imports, pages, process, proofs, runbooks, setup, simulate, suites, terms, together,
-};
+use crate::{consumer, imports, pages, proofs, runbooks, setup, simulate, suites, terms, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -88,9 +86,9 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
         }
         stage.step(alone.args(DENY_WARNINGS))?;
     }
-    // Some packages are not built together with the others, so their lints need a run of their own.
+    // The benchmarks are not built together with the others, so their lints need a run of their own.
     let mut apart = Workspace::Lab.cargo(["clippy", "--all-targets"])?;
-    apart.args(["--package", together::MODEL, "--package", together::BENCH]);
+    apart.args(["--package", together::BENCH]);
     stage.step(apart.args(DENY_WARNINGS))?;
     for (package, options) in ALONE {
         let mut alone = setup::cargo(["clippy", "--package", package])?;
@@ -114,20 +112,6 @@ pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
     cargo.arg(together::features(stage)?);
     cargo.args(together::EXAMPLE);
     Ok(cargo)
-}
-
-/// Runs the stage `model`: the tests of the protocol's model. Their figures and counterexamples are worth reading even without a
-/// failure.
-pub(crate) fn model(stage: &mut Stage) -> Result<()> {
-    let options = ["test", "--package", together::MODEL, "--", "--show-output"];
-    stage.tests(&mut Workspace::Lab.cargo(options)?)?;
-    Ok(())
-}
-
-/// Runs the command `model`, whose options are the model's.
-pub(crate) fn run_model(args: &[String]) -> Result<ExitCode> {
-    let mut cargo = Workspace::Lab.cargo(["run", "--quiet", "--package", together::MODEL, "--"])?;
-    process::become_it(cargo.args(args))
 }
 
 /// Runs the stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.

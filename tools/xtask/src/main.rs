@@ -105,9 +105,6 @@ enum Command {
     Pictures,
     /// Make the container images named, or all, without a registry
     Images(images::Asked),
-    /// Look at every state of the protocol's model; --help lists its options
-    #[command(disable_help_flag = true)]
-    Model(Passed),
     /// Make archives and Debian packages of `eldest` in target/dist, and check them
     Dist(dist::Asked),
     /// Publish all packages in order
@@ -169,7 +166,6 @@ fn run(command: Command, args: &[String]) -> Result<ExitCode> {
         Command::Deny(Passed { args }) => deny::run(&args),
         Command::Pictures => tools::take_pictures(),
         Command::Images(asked) => Ok(images::run(&asked)),
-        Command::Model(Passed { args }) => checks::run_model(&args),
         Command::Dist(asked) => Ok(dist::run(&asked)),
         Command::Publish(asked) => publish::run(&asked),
         Command::Release(Passed { args }) => publish::release(&args),

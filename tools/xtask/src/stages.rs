@@ -109,11 +109,6 @@ pub(crate) const STAGES: &[Entry] = &[
         api::stage,
     ),
     thorough(
-        "model",
-        "every state of the protocol's model, and what each rule is for",
-        checks::model,
-    ),
-    thorough(
         "seeds",
         "the core against a model of etcd: 12,000 seeds, every two faults of two nodes, and each rule of the adapter broken until a seed notices",
         simulate::stage,

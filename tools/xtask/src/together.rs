@@ -20,7 +20,6 @@ const APART: [&str; 4] = [
     "eldest-node/tls",
     "eldest-sim/program",
 ];
-pub(crate) const MODEL: &str = "eldest-sim-model";
 pub(crate) const BENCH: &str = "eldest-bench";
 
 /// A second implementation of the cryptography, in C, which only one line of ours needs: the stage `consumer` builds it
@@ -43,8 +42,8 @@ fn together(stage: &Stage, workspace: Workspace) -> Result<Vec<String>> {
     let apart: &[&str] = match workspace {
         // This program is built already.
         Workspace::Product => &["xtask"],
-        // The model has compiler options of its own, and the benchmarks count the library's costs without features.
-        Workspace::Lab => &[MODEL, BENCH],
+        // The benchmarks count the library's costs without features.
+        Workspace::Lab => &[BENCH],
     };
     for package in apart {
         selected.extend(["--exclude".to_owned(), (*package).to_owned()]);

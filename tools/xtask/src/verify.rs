@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn stage_is_green_only_for_the_sources_that_it_has_seen() {
         let mut results = Results::default();
-        let passed = Stage::start("model", DEFAULT_LIMIT).finish(Ok(()));
+        let passed = Stage::start("seeds", DEFAULT_LIMIT).finish(Ok(()));
         let failed = Stage::start("stack", DEFAULT_LIMIT).finish(Err(anyhow::anyhow!("no")));
         let mut skipped = Stage::start("docs", DEFAULT_LIMIT);
         skipped.skip("not here");
@@ -162,8 +162,8 @@ mod tests {
         let text = serde_json::to_string(&results).unwrap();
         let read: Results = serde_json::from_str(&text).unwrap();
         assert_eq!(read, results);
-        assert!(read.is_green("model", &sources("t")));
-        assert!(!read.is_green("model", &sources("u")));
+        assert!(read.is_green("seeds", &sources("t")));
+        assert!(!read.is_green("seeds", &sources("u")));
         assert!(!read.is_green("stack", &sources("t")));
         assert!(!read.is_green("docs", &sources("t")), "it did not run");
         assert!(!read.is_green("chaos", &sources("t")));

@@ -12,7 +12,7 @@ use crate::setup;
 pub(crate) enum Workspace {
     /// The published packages, their tests, and the tools that the first tier needs.
     Product,
-    /// The fault harness, the simulated stack, the model, the benches, and the examples with large clients.
+    /// The fault harness, the simulated stack, the benches, and the examples with large clients.
     Lab,
 }
 
