@@ -33,10 +33,7 @@ async fn program_receives_its_election_and_never_the_password() -> Result {
     client.role_add("root").await?;
     client.user_grant_role("root", "root").await?;
     client.auth_enable().await?;
-    let endpoints = format!("eu={}", stage.etcd.endpoint());
-    let mut command = eldest();
-    command.args(["--ttl", "2s", "--endpoints", &endpoints]);
-    command.args(["--data-center", "eu"]);
+    let mut command = stage.eldest(TTL);
     command
         .env("ELDEST_USER", "root")
         .env("ELDEST_PASSWORD", PASSWORD)
@@ -56,9 +53,8 @@ async fn program_receives_its_election_and_never_the_password() -> Result {
     };
     assert_eq!(variable("ELDEST_ELECTION"), "billing/jobs");
     assert_eq!(variable("ELDEST_ID"), "me");
-    // An `eldest` that the program runs then prefers the same members.
-    assert_eq!(variable("ELDEST_ENDPOINTS"), endpoints);
-    assert_eq!(variable("ELDEST_DATA_CENTER"), "eu");
+    assert_eq!(variable("ELDEST_ENDPOINTS"), stage.etcd.endpoint());
+    assert_eq!(variable("ELDEST_DATA_CENTER"), "");
     assert!(variable("ELDEST_FENCING_TOKEN").parse::<i64>()? > 0);
     assert!(
         variable("ELDEST_TERM_KEY").starts_with("eldest/billing/jobs/"),
@@ -72,6 +68,27 @@ async fn program_receives_its_election_and_never_the_password() -> Result {
         !logged.contains(PASSWORD),
         "leaked secret: the password is in the log"
     );
+    Ok(())
+}
+
+/// An `eldest` that the program runs then prefers the same members.
+#[tokio::test]
+async fn the_program_learns_the_data_centers_as_they_were_given() -> Result {
+    let stage = Stage::new().await?;
+    let endpoints = format!("eu={}", stage.etcd.endpoint());
+    let mut command = eldest();
+    command
+        .args(["run", "jobs", "--ttl", "2s", "--endpoints", &endpoints])
+        .args(["--data-center", "eu", "--", "env"]);
+    let output = output(command).await?;
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for wanted in [
+        format!("ELDEST_ENDPOINTS={endpoints}"),
+        "ELDEST_DATA_CENTER=eu".to_owned(),
+    ] {
+        assert!(said.lines().any(|line| line == wanted), "{wanted}: {said}");
+    }
     Ok(())
 }
 
