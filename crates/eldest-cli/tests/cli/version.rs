@@ -65,3 +65,22 @@ async fn status_says_that_the_eldest_candidate_holds_back() -> Result {
     assert!(text.contains("b leads with token"), "{text}");
     Ok(())
 }
+
+#[tokio::test]
+async fn order_to_step_down_names_the_version_for_which_nobody_else_may_lead() -> Result {
+    let etcd = Etcd::start().await?;
+    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
+    let newer = a.election("jobs")?.require_version("2.0".parse()?);
+    let leadership = newer.campaign().await?.elected().await?;
+    let older = b.election("jobs")?.require_version("1.9".parse()?);
+    let _waits = older.campaign().await?;
+    let refused = run(at(&etcd, &["step-down", "jobs"])).await?;
+    let why = [
+        "nobody else could",
+        "older versions than 2.0, which led",
+        "b",
+    ];
+    refused.failed(NOT_DONE, &why);
+    assert!(leadership.is_valid());
+    Ok(())
+}

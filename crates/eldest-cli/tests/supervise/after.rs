@@ -18,7 +18,7 @@ use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
 const DOWN: &str = "echo down-begin >> DIARY; sleep 0.2; \
     echo down-$ELDEST_ID $ELDEST_END_REASON overlap=$ELDEST_MAY_OVERLAP $ELDEST_FENCING_TOKEN >> DIARY";
 /// A lease that leaves the command of `DOWN` enough time on a busy machine.
-const LONGER: Duration = Duration::from_secs(4);
+pub(crate) const LONGER: Duration = Duration::from_secs(4);
 const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
 
 /// Starts a node with the command, around a script that says first that it is up.
@@ -32,7 +32,7 @@ fn node(stage: &Stage, name: &str, options: &[&str], script: &str) -> Result<Nod
     Node::start(eldest, stage.folder(), name)
 }
 
-const ENOUGH: &[&str] = &["--after-limit", "1s", "--grace", "200ms"];
+pub(crate) const ENOUGH: &[&str] = &["--after-limit", "1s", "--grace", "200ms"];
 
 async fn leads(stage: &Stage, name: &str) -> Result<String> {
     let diary = Diary::of(stage);

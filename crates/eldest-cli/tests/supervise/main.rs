@@ -10,6 +10,7 @@
     reason = "a test's whole scene lives in its future, once"
 )]
 
+mod address;
 mod after;
 mod challenges;
 mod chaos;
