@@ -356,6 +356,15 @@ mod tests {
         assert_eq!(view.discarded, [2]);
     }
 
+    /// The predecessor's key was deleted and put again before the read, and a late watch still shows the deletion.
+    #[test]
+    fn event_that_the_read_shows_already_leaves_the_predecessor() {
+        let mut view = following();
+        view.changes([delete("e/b", 7)]);
+        assert_eq!(view.place(), Place::Behind(2));
+        assert!(!view.wants_read());
+    }
+
     #[test]
     fn predecessor_whose_key_is_another_one_is_gone() {
         let mut view = following();
