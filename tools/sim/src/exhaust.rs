@@ -118,8 +118,7 @@ impl Moment {
         if Kind::ONCE.contains(&fault.kind) {
             asking.next().is_some()
         } else if OF_STEPS.contains(&fault.kind) {
-            let of_fault = Step::ALL[fault.dice as usize % Step::ALL.len()];
-            asking.any(|(_, step)| *step == Some(of_fault))
+            asking.any(|(_, step)| *step == Some(Step::drawn(fault.dice)))
         } else {
             fault.node == 0 || !OF_ETCD.contains(&fault.kind)
         }

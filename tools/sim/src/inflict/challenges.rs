@@ -14,13 +14,13 @@ use eldest_core::action::Ask;
 
 /// Returns a function that recognizes the requests of one step.
 fn step(dice: u64) -> fn(&Ask) -> bool {
-    match dice % 6 {
-        0 => |ask| Step::of(ask) == Some(Step::Anchor),
-        1 => |ask| Step::of(ask) == Some(Step::Read),
-        2 => |ask| Step::of(ask) == Some(Step::Answer),
-        3 => |ask| Step::of(ask) == Some(Step::Challenge),
-        4 => |ask| Step::of(ask) == Some(Step::Condemn),
-        _ => |ask| Step::of(ask) == Some(Step::Absence),
+    match Step::drawn(dice) {
+        Step::Anchor => |ask| Step::of(ask) == Some(Step::Anchor),
+        Step::Read => |ask| Step::of(ask) == Some(Step::Read),
+        Step::Answer => |ask| Step::of(ask) == Some(Step::Answer),
+        Step::Challenge => |ask| Step::of(ask) == Some(Step::Challenge),
+        Step::Condemn => |ask| Step::of(ask) == Some(Step::Condemn),
+        Step::Absence => |ask| Step::of(ask) == Some(Step::Absence),
     }
 }
 

@@ -26,6 +26,11 @@ impl Step {
         Step::Absence,
     ];
 
+    /// Returns the step that a fault with these dice disturbs.
+    pub(crate) fn drawn(dice: u64) -> Self {
+        Self::ALL[dice as usize % Self::ALL.len()]
+    }
+
     pub(crate) fn of(ask: &Ask) -> Option<Self> {
         let Ask::Transact(Txn { when, then, .. }) = ask else {
             return None;
