@@ -158,9 +158,9 @@ pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(
     let path = whole.join(file);
     ensure!(path.is_file(), "there is no {file} in {package}");
     let mut find = setup::program("find");
-    find.args([&whole.join("lib"), &whole.join("usr/lib")]);
     // The folders are named after the machine's kind; some packages have a folder of their own in them.
-    find.args(["-path", "*-linux-*", "-name", "*.so*", "-printf", "%h\n"]);
+    find.arg(&whole).args(["-path", "*/lib/*-linux-*"]);
+    find.args(["-name", "*.so*", "-printf", "%h\n"]);
     let folders = stage.output(&mut find)?;
     let folders: BTreeSet<&str> = folders.lines().collect();
     Ok((path, folders.into_iter().collect::<Vec<_>>().join(":")))

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How often the load is measured.
-pub(crate) const PERIOD: Duration = Duration::from_millis(250);
+pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 /// With more at once, tests wait for the disk.
 const MOST: usize = 32;
 /// The processors' time, in the words of proc(5).
