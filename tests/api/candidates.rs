@@ -1,19 +1,14 @@
 //! Tests candidates: waiting, leaving, proclaiming, and rejoining after their key was removed.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    Key, OnPort, Result, SOON, WHILE, elected, in_memory, join_election, key_exists, keys,
+    Key, Result, SOON, WHILE, behind_a_proxy, elected, in_memory, join_election, key_exists, keys,
     only_key, options, session, soon, status, stays,
 };
 use eldest::{Announcement, EndReason, ErrorKind, LostReason, Session, Status};
-use eldest_testing::{Proxy, eventually};
+use eldest_testing::eventually;
 use etcd_client::Client;
-
-fn behind(ahead: usize) -> Status {
-    Status::waiting(ahead)
-}
 
 /// Returns the key whose value names that identity.
 async fn key_of(client: &mut Client, identity: &str) -> Option<Key> {
@@ -32,59 +27,10 @@ async fn await_rejoin(client: &mut Client, identity: &str, created: i64) -> Resu
     .await?)
 }
 
-#[tokio::test(start_paused = true)]
-async fn candidate_status_is_reported_from_joining_to_the_end() -> Result {
-    let etcd = in_memory();
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    let first = elected(&mut a).await?;
-
-    let (_c, _, mut c) = join_election(&etcd, "c").await?;
-    let statuses = c.subscribe();
-    assert!(statuses.has_changed()?, "what is there at first is news");
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let recording = tokio::spawn({
-        let (mut statuses, seen) = (statuses.clone(), Arc::clone(&seen));
-        async move {
-            loop {
-                let status = *statuses.borrow_and_update();
-                seen.lock().expect("no panic").push(status);
-                if statuses.changed().await.is_err() {
-                    return;
-                }
-            }
-        }
-    });
-    status(&c, |s| *s == behind(2)).await?;
-    soon("leave", b.leave()).await?;
-    status(&c, |s| *s == behind(1)).await?;
-    soon("resign", first.resign()).await?;
-    let leadership = elected(&mut c).await?;
-    let leading = Status::leading(leadership.fencing_token());
-    assert_eq!(*statuses.borrow(), leading);
-    soon("resign", leadership.resign()).await?;
-    let ended = Status::ended(EndReason::Resigned);
-    assert_eq!(*statuses.borrow(), ended);
-    soon("the recorder", recording).await?;
-    // A watch channel may skip short states, but never goes back.
-    let order = |s: &Status| match s {
-        Status::Joining => 0,
-        Status::Waiting { ahead, .. } => 4 - ahead,
-        Status::Leading { .. } => 5,
-        Status::Ending { .. } => 6,
-        Status::Ended { .. } => 7,
-        other => panic!("{other:?}"),
-    };
-    let seen = seen.lock().expect("no panic").clone();
-    assert!(seen.is_sorted_by_key(order), "{seen:?}");
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_candidate_whose_etcd_is_away_is_joining() -> Result {
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -150,23 +96,6 @@ async fn leaving_returns_when_the_key_is_gone_for_certain() -> Result {
     Ok(())
 }
 
-#[tokio::test]
-async fn leaving_does_not_return_before_etcd_confirmed_it() -> Result {
-    let etcd = OnPort::start().await?;
-    let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    client.put("eldest/e/stuck", "in front", None).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    proxy.hold();
-    let early = tokio::time::timeout(WHILE, candidate.leave()).await;
-    assert!(early.is_err(), "etcd has not heard of it: {early:?}");
-    proxy.heal();
-    soon("leave", candidate.leave()).await?;
-    assert_eq!(key_of(&mut client, "a").await, None);
-    Ok(())
-}
-
 #[tokio::test(start_paused = true)]
 async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
     let etcd = in_memory();
@@ -186,21 +115,6 @@ async fn leaving_while_leading_leads_on_to_the_end_of_that_term() -> Result {
     assert_eq!(error.kind(), ErrorKind::Ended);
     assert_eq!(keys(&mut client, "eldest/").await, []);
     Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiting_candidate_that_is_dropped_leaves_at_once() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let _leads = elected(&mut a).await?;
-    let (_b, _, b) = join_election(&etcd, "b").await?;
-    drop(b);
-    // The session lives on, so its closing does not remove the key; the TTL is longer than the deadline.
-    Ok(eventually(SOON, "b is gone", async || {
-        key_of(&mut client, "b").await.is_none().then_some(())
-    })
-    .await?)
 }
 
 #[tokio::test(start_paused = true)]
@@ -232,9 +146,8 @@ async fn a_campaign_dropped_midway_leaves_no_key() -> Result {
 
 #[tokio::test]
 async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     // Provides a lease, so that the join is the only request in flight.
     let other = session.election("other")?;
@@ -268,35 +181,24 @@ async fn new_campaign_never_takes_over_the_key_of_a_dropped_one() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn proclaim_keeps_the_joining_time_of_the_candidate() -> Result {
-    let etcd = in_memory();
-    let (_session, election, mut candidate) = join_election(&etcd, "a").await?;
-    let announced = async || -> Result<_> {
-        let roster = soon("roster", election.roster()).await?;
-        let member = roster.members().first().ok_or("nobody")?.clone();
-        let address = member.announcement().address().map(str::to_owned);
-        Ok((member.since(), address))
-    };
-    let (stood, _) = announced().await?;
-    assert!(stood.is_some());
-    let at = |address: &str| Announcement::default().with_address(address);
-    soon("proclaim", candidate.proclaim(at("first:1"))).await?;
-    assert_eq!(announced().await?, (stood, Some("first:1".to_owned())));
-    let leadership = elected(&mut candidate).await?;
-    soon("proclaim", leadership.proclaim(at("second:1"))).await?;
-    assert_eq!(announced().await?, (stood, Some("second:1".to_owned())));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn proclaimed_value_is_kept_after_a_rejoin() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
     let first = elected(&mut a).await?;
-    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (_b, election, mut b) = join_election(&etcd, "b").await?;
     let place = key_of(&mut client, "b").await.expect("b is a candidate");
-    soon("proclaim", b.proclaim("b2")).await?;
+    let since = async || {
+        let roster = election.roster().await.ok()?;
+        let mut members = roster.members().iter();
+        members
+            .find(|member| member.lease_id() == place.lease)?
+            .since()
+    };
+    let joined = since().await;
+    let moved = Announcement::new("b2").with_address("b:2");
+    soon("proclaim", b.proclaim(moved)).await?;
+    assert!(joined.is_some() && since().await == joined);
     let key = key_of(&mut client, "b2").await.expect("proclaimed");
     assert_eq!(
         (key.created, key.lease),

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Key, Result, Running, elected, in_memory, keys, only_key, options, soon};
-use eldest::{
-    Announcement, Challenges, Election, Leadership, LostReason, Session, SessionState, internal,
-};
+use eldest::{Announcement, Challenges, Election, Leadership, Session, internal};
 use eldest_testing::{MemoryEtcd, crash};
 use tokio::time::{Instant, sleep};
 
@@ -123,33 +121,6 @@ async fn hundred_challengers_condemn_a_leader_only_once_it_is_silent() -> Result
     assert!(took < D.mul_f64(1.001) + D / 20 + REQUESTS, "{took:?}");
     sleep(D).await;
     assert_eq!(keys(&mut client, &below).await, []);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn leader_that_cannot_read_ends_its_term_and_keeps_its_lease() -> Result {
-    let etcd = in_memory();
-    let a = challenged(&etcd, "a").await?;
-    let election = a.election("e")?;
-    let mut candidate = soon("campaign", election.campaign()).await?;
-    let first = elected(&mut candidate).await?;
-    let (term, lease) = (first.term(), first.lease_id());
-    etcd.pause();
-    let paused = Instant::now();
-    first.lost().cancelled().await;
-    assert!(paused.elapsed() < D, "not after a TTL");
-    assert!(first.is_valid(), "for the grace period");
-    assert_eq!(first.lost_reason(), Some(LostReason::LeaseExpiring));
-    sleep(D / 10).await;
-    assert!(!first.is_valid());
-    let state = a.state();
-    assert!(matches!(&*state.borrow(), SessionState::Live(_)));
-    drop(first);
-    etcd.resume();
-    let next = elected(&mut candidate).await?;
-    assert!(next.is_valid() && !term.is_valid());
-    assert_eq!(next.lease_id(), lease, "it was trusted all the time");
-    assert!(next.fencing_token() > term.fencing_token(), "a new key");
     Ok(())
 }
 

@@ -3,11 +3,12 @@
 use eldest::{
     BoxError, CancellationToken, Checkpoint, ErrorKind, Leadership, LostReason, Op, Session,
 };
-use eldest_testing::{MemoryEtcd, Proxy, eventually};
+use eldest_testing::{MemoryEtcd, Proxy};
+use etcd_client::Client;
 
 use crate::common::{
-    OnPort, Result, SOON, elected, in_memory, join_election, key_exists, keys, nothing_under,
-    options, soon,
+    Result, behind_a_proxy, elected, in_memory, join_election, key_exists, keys, nothing_under,
+    only_key, options, queue_of, soon,
 };
 
 /// The key of the checkpoint of the election of `join_election`.
@@ -29,6 +30,18 @@ async fn read_by_the_next(etcd: &MemoryEtcd) -> Result<Option<(Vec<u8>, i64, boo
     leadership.resign().await?;
     session.close().await?;
     Ok(read)
+}
+
+/// Leads by a session behind the proxy.
+async fn leading(proxy: &Proxy) -> Result<Leadership> {
+    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
+    elected(&mut candidate).await
+}
+
+/// Waits until a state is saved.
+async fn saved(client: &mut Client) -> Result {
+    queue_of(client, CHECKPOINT, 1).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,44 +69,28 @@ async fn state_is_saved_in_the_transaction_that_deletes_the_key() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leader_that_steps_down_leaves_its_state_and_waits_behind_the_next() -> Result {
-    let etcd = in_memory();
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    let leadership = elected(&mut a).await?;
-    leadership.step_down_with("7").await?;
-    let next = elected(&mut b).await?;
-    let token = leadership.fencing_token();
-    assert_eq!(last(&next).await?, Some((b"7".to_vec(), token, true)));
-    next.resign().await?;
-    let again = elected(&mut a).await?;
-    assert_eq!(last(&again).await?, Some((b"7".to_vec(), token, true)));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn last_checkpoint_of_a_leader_that_died_is_not_final() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let leadership = elected(&mut a).await?;
-    for state in ["1", "2"] {
-        leadership.checkpoint(state).await?;
+    for resigns in [false, true] {
+        let etcd = in_memory();
+        let mut client = etcd.client().await;
+        let (_a, _, mut a) = join_election(&etcd, "a").await?;
+        let leadership = elected(&mut a).await?;
+        for state in ["1", "2"] {
+            leadership.checkpoint(state).await?;
+        }
+        let saved = Some((b"2".to_vec(), leadership.fencing_token(), false));
+        assert_eq!(last(&leadership).await?, saved);
+        client.lease_revoke(leadership.lease_id()).await?;
+        let late = if resigns {
+            leadership.resign_with("late").await
+        } else {
+            leadership.checkpoint("late").await
+        };
+        let late = late.expect_err("the key is gone");
+        let kinds = [ErrorKind::FenceLost, ErrorKind::LeadershipLost];
+        assert!(kinds.contains(&late.kind()), "{late}");
+        assert_eq!(read_by_the_next(&etcd).await?, saved);
     }
-    let token = leadership.fencing_token();
-    assert_eq!(
-        last(&leadership).await?,
-        Some((b"2".to_vec(), token, false))
-    );
-    client.lease_revoke(leadership.lease_id()).await?;
-    let late = leadership
-        .checkpoint("3")
-        .await
-        .expect_err("the key is gone");
-    let kinds = [ErrorKind::FenceLost, ErrorKind::LeadershipLost];
-    assert!(kinds.contains(&late.kind()), "{late}");
-    let read = read_by_the_next(&etcd).await?;
-    assert_eq!(read, Some((b"2".to_vec(), token, false)));
     Ok(())
 }
 
@@ -167,23 +164,6 @@ async fn state_that_is_too_large_is_refused_before_anything_happens() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn leader_whose_key_is_gone_saves_nothing() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let leadership = elected(&mut a).await?;
-    leadership.checkpoint("before").await?;
-    client.delete(leadership.key(), None).await?;
-    let error = leadership.resign_with("late").await.expect_err("gone");
-    let kinds = [ErrorKind::FenceLost, ErrorKind::LeadershipLost];
-    assert!(kinds.contains(&error.kind()), "{error}");
-    let read = read_by_the_next(&etcd).await?;
-    let token = leadership.fencing_token();
-    assert_eq!(read, Some((b"before".to_vec(), token, false)));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn checkpoint_that_this_library_did_not_write_is_an_error_with_its_key() -> Result {
     let etcd = in_memory();
     let (_a, _, mut a) = join_election(&etcd, "a").await?;
@@ -220,39 +200,26 @@ async fn elections_and_partitions_never_share_a_checkpoint() -> Result {
 /// Another node may lead as soon as etcd has applied the transaction, long before its answer arrives.
 #[tokio::test]
 async fn work_that_is_asked_to_stop_acts_no_more_once_its_state_is_on_the_way() -> Result {
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let election = session.election("e")?;
     let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    let (report, reported) = tokio::sync::oneshot::channel();
-    let mut report = Some(report);
-    let run = session
-        .election("e")?
-        .run_mut(shutdown, async |leadership: Leadership| {
-            let lost = leadership.lost();
-            stop.cancel();
-            lost.cancelled().await;
-            assert!(leadership.is_valid(), "until the last deadline");
-            proxy.hold_responses();
-            if let Some(report) = report.take() {
-                let _ = report.send(leadership.term());
-            }
-            let left = leadership.step_down_with("7").await;
-            Ok::<_, BoxError>(left?)
-        });
+    let run = election.run(shutdown.clone(), async |leadership: Leadership| {
+        shutdown.cancel();
+        leadership.lost().cancelled().await;
+        assert!(leadership.is_valid(), "until the last deadline");
+        proxy.hold_responses();
+        Ok::<_, BoxError>(leadership.step_down_with("7").await?)
+    });
     let seen = async {
-        let term = reported.await?;
-        eventually(SOON, "the state", async || {
-            (!keys(&mut client, CHECKPOINT).await.is_empty()).then_some(())
-        })
-        .await?;
+        saved(&mut client).await?;
+        let term = election.term().ok_or("it led")?;
         assert!(!term.is_valid(), "the key is gone");
         proxy.heal();
         Ok::<_, BoxError>(())
     };
-    let (done, seen) = soon("the end", Box::pin(async { tokio::join!(run, seen) })).await;
+    let (done, seen) = soon("the end", Box::pin(futures::future::join(run, seen))).await;
     seen?;
     done?;
     Ok(())
@@ -261,19 +228,13 @@ async fn work_that_is_asked_to_stop_acts_no_more_once_its_state_is_on_the_way() 
 /// The state of the first call may be saved, so no later call may say that nothing was.
 #[tokio::test]
 async fn call_after_one_that_gave_the_key_back_with_a_state_is_ambiguous() -> Result {
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut candidate).await?;
+    let leadership = leading(&proxy).await?;
     proxy.hold_responses();
-    let seen = eventually(SOON, "the state", async || {
-        (!keys(&mut client, CHECKPOINT).await.is_empty()).then_some(())
-    });
     tokio::select! {
         left = leadership.resign_with("first") => return Err(format!("{left:?}").into()),
-        seen = seen => seen?,
+        saved = saved(&mut client) => saved?,
     }
     proxy.heal();
     for state in ["second", "third"] {
@@ -281,9 +242,8 @@ async fn call_after_one_that_gave_the_key_back_with_a_state_is_ambiguous() -> Re
         let error = error.expect_err("given back");
         assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
     }
-    let read = client.get(CHECKPOINT, None).await?;
-    let saved = read.kvs().first().ok_or("saved")?.value().to_vec();
-    assert!(saved.ends_with(b"first"), "{saved:?}");
+    let saved = only_key(&mut client, CHECKPOINT).await;
+    assert!(saved.value.ends_with("first"), "{saved:?}");
     Ok(())
 }
 
@@ -304,11 +264,8 @@ async fn call_after_one_that_gave_the_key_back_without_a_state_saves_nothing() -
 /// etcd does not answer before the frozen deadline, so nobody knows whether the state is saved.
 #[tokio::test]
 async fn state_without_an_answer_until_the_frozen_deadline_is_ambiguous() -> Result {
-    let etcd = OnPort::start().await?;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut candidate).await?;
+    let (_etcd, proxy) = behind_a_proxy().await?;
+    let leadership = leading(&proxy).await?;
     proxy.hold_responses();
     let error = soon("the deadline", leadership.resign_with("7")).await;
     let error = error.expect_err("no answer");
@@ -338,18 +295,12 @@ async fn election_at_an_exact_prefix_has_no_checkpoints() -> Result {
 
 #[tokio::test]
 async fn state_whose_answer_is_lost_is_saved_once() -> Result {
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut candidate).await?;
+    let leadership = leading(&proxy).await?;
     proxy.hold_responses();
     let resigning = async {
-        eventually(SOON, "the state", async || {
-            (!keys(&mut client, CHECKPOINT).await.is_empty()).then_some(())
-        })
-        .await?;
+        saved(&mut client).await?;
         proxy.heal();
         Ok::<_, BoxError>(())
     };

@@ -9,7 +9,7 @@ use eldest::{
     BoxError, CancellationToken, Candidate, Election, Heartbeats, Leadership, Member, Roster,
     Runner, Session, SessionOptions, Status, Term,
 };
-use eldest_testing::{Etcd, MemoryEtcd, eventually};
+use eldest_testing::{Etcd, MemoryEtcd, Proxy, eventually};
 use etcd_client::{Client, GetOptions, PutOptions};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
@@ -92,6 +92,13 @@ impl Store for OnPort {
     async fn session(&self, options: SessionOptions) -> eldest::Result<Session> {
         Session::connect([self.endpoint()], options).await
     }
+}
+
+/// Starts an etcd at a port, and a proxy in front of it.
+pub(crate) async fn behind_a_proxy() -> Result<(OnPort, Proxy)> {
+    let etcd = OnPort::start().await?;
+    let proxy = Proxy::start(etcd.endpoint()).await?;
+    Ok((etcd, proxy))
 }
 
 pub(crate) async fn session(etcd: &impl Store, identity: &str) -> Result<Session> {

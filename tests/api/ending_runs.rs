@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, join_election,
-    key_exists, keys, nothing_under, session, short, soon, status, stays, until_lost,
+    CountOnDrop, Probe, Result, Running, SOON, WHILE, elected, in_memory, key_exists, keys,
+    nothing_under, session, short, soon, stays, until_lost,
 };
 use crate::running::Broken;
-use eldest::{CancellationToken, EndReason, ErrorKind, Leadership, LostReason, Status};
+use eldest::{CancellationToken, ErrorKind, Leadership, LostReason};
 use eldest_testing::{Etcd, eventually};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -70,31 +70,6 @@ async fn shutdown_notifies_and_awaits_the_work_before_the_key_goes() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_while_waiting_leaves_the_queue() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let _leads = elected(&mut a).await?;
-    let b = session(&etcd, "b").await?;
-    let election = b.election("e")?;
-    let running = Running::start(&election, until_lost);
-    eventually(SOON, "b is a candidate", async || {
-        (keys(&mut client, "eldest/").await.len() == 2).then_some(())
-    })
-    .await?;
-    running.shutdown.cancel();
-    running.end().await?;
-    assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
-    assert_eq!(election.status(), Status::ended(EndReason::Shutdown));
-
-    let cancelled = CancellationToken::new();
-    cancelled.cancel();
-    let run = b.election("e")?;
-    soon("run", run.run(cancelled, until_lost)).await?;
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn work_that_ignores_its_token_is_dropped_at_the_frozen_deadline() -> Result {
     // Complaint 18.
     let etcd = in_memory();
@@ -145,23 +120,6 @@ async fn work_that_ignores_its_lost_key_is_dropped_and_called_again() -> Result 
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_panic_releases_the_key_and_unwinds_through_the_run() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let running = Running::start(&session.election("e")?, async |_leadership| {
-        panic!("on purpose")
-    });
-    let error = soon("run", running.task)
-        .await
-        .expect_err("the panic goes on");
-    let panic = error.into_panic();
-    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
     // Complaint 16.
@@ -197,24 +155,6 @@ async fn dropping_the_run_drops_the_work_first_and_then_releases() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resigning_inside_the_work_ends_the_run() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let election = session.election("e")?;
-    let calls = AtomicUsize::new(0);
-    let run = election.run(CancellationToken::new(), async |leadership| {
-        calls.fetch_add(1, Ordering::SeqCst);
-        leadership.resign().await?;
-        Err::<(), eldest::BoxError>(Broken(3).into())
-    });
-    soon("run", run).await?;
-    assert_eq!(calls.load(Ordering::SeqCst), 1);
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn leadership_dropped_inside_work_keeps_the_key_until_it_has_ended() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -237,19 +177,6 @@ async fn leadership_dropped_inside_work_keeps_the_key_until_it_has_ended() -> Re
     finish.cancel();
     running.end().await?;
     assert_eq!(keys(&mut client, "eldest/").await, []);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_run_beside_a_candidate_of_the_same_session_is_refused() -> Result {
-    let etcd = in_memory();
-    let (_a, election, candidate) = join_election(&etcd, "a").await?;
-    let run = election.run(CancellationToken::new(), until_lost);
-    let error = soon("run", run)
-        .await
-        .expect_err("it is a candidate already");
-    assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning);
-    status(&candidate, |s| matches!(s, Status::Leading { .. })).await?;
     Ok(())
 }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Result, SOON, elected, in_memory, join_election, key_exists, only_key, options, short,
-    soon, status,
+    Result, SOON, behind_a_proxy, elected, in_memory, join_election, key_exists, only_key, options,
+    soon,
 };
-use eldest::{ErrorKind, LostReason, Op, Session, Status};
-use eldest_testing::{Etcd, Proxy, eventually};
-use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
+use eldest::{ErrorKind, LostReason, Op, Session};
+use eldest_testing::{Etcd, eventually};
+use etcd_client::Client;
 
 async fn value(client: &mut Client, key: &str) -> Option<String> {
     let answer = client.get(key, None).await.expect("etcd answers");
@@ -19,120 +19,26 @@ async fn value(client: &mut Client, key: &str) -> Option<String> {
 // ---- validity
 
 #[tokio::test(start_paused = true)]
-async fn validity_moves_later_with_every_renewal_and_never_beyond_the_ttl() -> Result {
-    let etcd = in_memory();
-    let session = etcd.session(short("a")).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut candidate).await?;
-    let term = leadership.term();
-    let mut last = term.valid_until().since_boot();
-    for renewal in 0..4 {
-        last = eventually(SOON, format!("renewal {renewal}"), async || {
-            assert!(term.is_valid() && term.lost_reason().is_none());
-            assert!(term.valid_until().time_left() <= Duration::from_secs(3));
-            let until = term.valid_until().since_boot();
-            assert!(until >= last, "never earlier");
-            (until > last).then_some(until)
-        })
-        .await?;
-    }
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn cancelling_a_returned_token_ends_no_term() -> Result {
+async fn neither_a_returned_token_nor_another_terms_end_ends_a_term() -> Result {
     let etcd = in_memory();
     let (session, _, mut candidate) = join_election(&etcd, "a").await?;
     let other = session.election("other")?;
     let mut other = soon("campaign", other.campaign()).await?;
     let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
-    let token = first.lost();
-    token.cancel();
+    first.lost().cancel();
     assert!(!first.lost().is_cancelled() && !first.term().lost().is_cancelled());
     assert!(first.is_valid() && first.lost_reason().is_none());
-    assert!(second.is_valid() && !second.lost().is_cancelled());
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_term_ending_leaves_the_others_of_the_session_alone() -> Result {
-    let etcd = in_memory();
-    let (session, _, mut candidate) = join_election(&etcd, "a").await?;
-    let other = session.election("other")?;
-    let mut other = soon("campaign", other.campaign()).await?;
-    let (first, second) = (elected(&mut candidate).await?, elected(&mut other).await?);
     soon("resign", first.resign()).await?;
     assert!(first.lost().is_cancelled() && !first.is_valid());
     assert!(second.is_valid() && !second.lost().is_cancelled());
     second.txn([Op::put("x", "1")]).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn cut_off_leader_is_notified_a_grace_period_before_validity_ends() -> Result {
-    let etcd = OnPort::start().await?;
-    let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
-    let session = Session::connect([proxy.endpoint()], short("a")).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut candidate).await?;
-    let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    proxy.hold();
-    soon("the token", leadership.lost().cancelled()).await;
-    let left = leadership.valid_until().time_left();
-    let at: std::time::Instant = leadership.valid_until().into();
-    let timer: tokio::time::Instant = leadership.valid_until().into();
-    for left_there in [
-        at - std::time::Instant::now(),
-        timer - tokio::time::Instant::now(),
-    ] {
-        assert!(left_there <= left, "{left_there:?} of {left:?}");
-        assert!(left_there + SOON > left, "{left_there:?} of {left:?}");
-    }
-    assert!(left <= Duration::from_millis(500), "{left:?}");
-    assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
-    eventually(SOON, "validity ends", async || {
-        (!leadership.is_valid()).then_some(())
-    })
-    .await?;
-    assert!(
-        key_exists(&mut client, leadership.key(), leadership.fencing_token()).await,
-        "before the key goes"
-    );
-    assert_eq!(leadership.valid_until().time_left(), Duration::ZERO);
-    let successor = elected(&mut b).await?;
-    assert!(successor.fencing_token() > leadership.fencing_token());
-    proxy.heal();
-    assert!(!leadership.is_valid(), "once false, for ever false");
-    drop(leadership);
-    status(&candidate, |s| *s == Status::waiting(1)).await?;
+    let left = second.valid_until().time_left();
+    let at = std::time::Instant::from(second.valid_until()) - std::time::Instant::now();
+    assert!(at <= left && at + SOON > left, "{at:?} of {left:?}");
     Ok(())
 }
 
 // ---- fencing
-
-#[tokio::test(start_paused = true)]
-async fn the_guard_works_in_a_transaction_of_ones_own() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let leadership = elected(&mut a).await?;
-    assert!(leadership.fencing_token() > 0);
-    let put = |value: &str| {
-        let put = TxnOp::put("x", value, None);
-        let (key, token) = (leadership.key(), leadership.fencing_token());
-        let guard = Compare::create_revision(key, CompareOp::Equal, token);
-        Txn::new().when([guard]).and_then([put])
-    };
-    assert!(client.txn(put("1")).await?.succeeded());
-    client.delete(leadership.key(), None).await?;
-    assert!(!client.txn(put("2")).await?.succeeded());
-    // A foreign client recreates the key: it is another key.
-    client.put(leadership.key(), "a", None).await?;
-    assert!(!client.txn(put("3")).await?.succeeded());
-    assert_eq!(value(&mut client, "x").await.as_deref(), Some("1"));
-    Ok(())
-}
 
 #[tokio::test]
 async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resigning() -> Result {
@@ -158,32 +64,20 @@ async fn a_fenced_transaction_is_applied_while_leading_and_never_sent_after_resi
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn fenced_transaction_is_refused_when_the_key_was_deleted_by_others() -> Result {
-    let etcd = Etcd::start().await?;
+    let etcd = in_memory();
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
-    let leadership = elected(&mut candidate).await?;
-    // The watch must not report the deletion before the transaction arrives.
-    proxy.hold_responses();
-    client.delete(leadership.key(), None).await?;
-    assert!(leadership.is_valid(), "we do not know yet");
-    let term = leadership.term();
-    let begun = etcd
-        .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
-        .await;
-    let writing = tokio::spawn(async move { term.txn([Op::put("x", "stale")]).await });
-    eventually(SOON, "the transaction is refused, unheard", async || {
-        let handled = etcd
-            .metric(r#"grpc_server_handled_total{grpc_method="Txn"}"#)
-            .await;
-        (handled > begun).then_some(())
-    })
-    .await?;
-    proxy.heal();
-    let error = soon("txn", writing).await?.expect_err("the key is gone");
+    let (_a, _, mut a) = join_election(&etcd, "a").await?;
+    let leadership = elected(&mut a).await?;
+    let key = leadership.key().to_vec();
+    // etcd receives the deletion first, and the transaction before the session knows of it.
+    let (deleted, refused) = tokio::join!(
+        client.delete(key, None),
+        leadership.txn([Op::put("x", "stale")])
+    );
+    deleted?;
+    let error = refused.expect_err("the key is gone");
     assert_eq!(error.kind(), ErrorKind::FenceLost, "{error}");
     assert_eq!(value(&mut client, "x").await, None);
     soon("the token", leadership.lost().cancelled()).await;
@@ -192,9 +86,8 @@ async fn fenced_transaction_is_refused_when_the_key_was_deleted_by_others() -> R
 
 #[tokio::test]
 async fn a_fenced_transaction_without_an_answer_is_ambiguous_and_sent_once() -> Result {
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
     let leadership = elected(&mut candidate).await?;
@@ -246,9 +139,8 @@ async fn resigning_is_confirmed_and_may_be_repeated() -> Result {
 #[tokio::test]
 async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> Result {
     // Complaint 5.
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
     let patient = options("a").request_timeout(Duration::from_millis(500));
     let session = Session::connect([proxy.endpoint()], patient).await?;
     let mut candidate = soon("campaign", session.election("e")?.campaign()).await?;
@@ -272,37 +164,39 @@ async fn a_resignation_that_etcd_did_not_confirm_is_retried_until_it_does() -> R
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_leadership_is_released_at_once() -> Result {
+async fn dropped_leadership_is_released_at_once_also_by_a_panic() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let (_b, _, mut b) = join_election(&etcd, "b").await?;
-    let leadership = elected(&mut a).await?;
-    let term = leadership.term();
-    drop(leadership);
-    // Far below the TTL of a minute.
-    assert!(elected(&mut b).await?.is_valid());
-    assert!(!term.is_valid() && term.lost().is_cancelled());
-    assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
+    for panics in [false, true] {
+        let (_a, _, mut a) = join_election(&etcd, "a").await?;
+        let (_b, _, mut b) = join_election(&etcd, "b").await?;
+        let leadership = elected(&mut a).await?;
+        let term = leadership.term();
+        let work = tokio::spawn(async move {
+            let _held = leadership;
+            assert!(!panics, "on purpose");
+        });
+        assert_eq!(soon("the work", work).await.is_err(), panics);
+        // Far below the TTL of a minute.
+        assert!(elected(&mut b).await?.is_valid());
+        assert!(!term.is_valid() && term.lost().is_cancelled());
+        assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
+    }
     Ok(())
 }
 
+/// The session closes meanwhile, so that a term with work would be valid until its deadline.
 #[tokio::test(start_paused = true)]
-async fn a_panic_that_unwinds_through_a_leadership_releases_it_at_once() -> Result {
+async fn no_view_of_a_dropped_leadership_is_valid() -> Result {
     let etcd = in_memory();
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let (_b, _, mut b) = join_election(&etcd, "b").await?;
+    let (session, _, mut a) = join_election(&etcd, "a").await?;
     let leadership = elected(&mut a).await?;
-    let work = tokio::spawn(async move {
-        assert!(!leadership.is_valid(), "on purpose");
-    });
-    assert!(
-        soon("the panic", work)
-            .await
-            .expect_err("panics")
-            .is_panic()
-    );
-    assert!(elected(&mut b).await?.is_valid());
-    Ok(())
+    let term = leadership.term();
+    let close = tokio::spawn(async move { session.close().await });
+    soon("the token", term.lost().cancelled()).await;
+    assert!(term.is_valid(), "its work may still wind up");
+    drop(leadership);
+    assert!(!term.is_valid(), "nobody works under it any more");
+    Ok(soon("close", close).await??)
 }
 
 #[tokio::test(start_paused = true)]

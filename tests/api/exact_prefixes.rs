@@ -59,25 +59,3 @@ async fn an_exact_prefix_within_the_namespace_is_the_election_of_that_name() -> 
     assert_ne!(exact.status(), Status::Idle);
     Ok(())
 }
-
-#[tokio::test(start_paused = true)]
-async fn exact_prefix_that_would_mix_names_is_refused_with_the_rule() -> Result {
-    let etcd = in_memory();
-    let a = session(&etcd, "a").await?;
-    let _in_use = (a.lock("l")?, a.election("x/y")?);
-    for (prefix, rule) in [
-        ("/golem/", "must not end with '/'"),
-        ("eldest/~semaphore/s/3", "must not have a level such as"),
-        ("eldest/l", "for a lock; an election"),
-        ("eldest/x", "nests with \"x/y\""),
-        ("eldest", "nests with"),
-        ("x/y", "for two elections"),
-    ] {
-        let error = a.election_at(prefix).expect_err(prefix);
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-        assert!(error.to_string().contains(rule), "{error}");
-        let named = prefix.trim_start_matches("eldest/");
-        assert!(error.to_string().contains(named), "{error}");
-    }
-    Ok(())
-}

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::common::{
-    CountOnDrop, OnPort, Result, Running, SOON, Store, Thread, WHILE, elected, in_memory,
-    join_election, keys, options, queue, session, short, soon, stays, until_lost,
+    CountOnDrop, OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, join_election,
+    keys, options, queue, session, short, soon, stays, until_lost,
 };
 use eldest::{
     Announcement, BoxError, CancellationToken, ErrorKind, Following, LostReason, Member, Observer,
@@ -151,45 +151,6 @@ async fn follower_learns_the_leader_its_address_and_each_change() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_is_next_in_line_once_only_the_leader_is_older() -> Result {
-    let etcd = in_memory();
-    let (_b, election, mut b) = join_election(&etcd, "b").await?;
-    let leader = elected(&mut b).await?;
-    let (_c, _, mut c) = join_election(&etcd, "c").await?;
-    let a = session(&etcd, "a").await?;
-    let (notify, mut notified) = mpsc::channel(8);
-    let runner = a
-        .election("e")?
-        .runner()
-        .follow(move |mut following: Following| {
-            let notify = notify.clone();
-            async move {
-                let stopped = following.stopped();
-                let prepare = async {
-                    following.changed().await;
-                    assert!(!following.is_next_in_line(), "c is older");
-                    notify.send("follows").await?;
-                    following.next_in_line().await;
-                    assert!(following.is_next_in_line());
-                    notify.send("next").await?;
-                    Ok::<_, BoxError>(())
-                };
-                stopped.run_until_cancelled(prepare).await.transpose()?;
-                stopped.cancelled().await;
-                Ok::<_, BoxError>(())
-            }
-        });
-    let running = Running::with(runner, until_lost);
-    assert_eq!(soon("the follower", notified.recv()).await, Some("follows"));
-    queue(&election, &["b", "c", "a"]).await?;
-    assert!(notified.try_recv().is_err());
-    c.leave().await?;
-    assert_eq!(soon("its place", notified.recv()).await, Some("next"));
-    assert!(leader.is_valid());
-    running.stop().await
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_follower_that_ignores_its_token_is_dropped_after_the_grace_period() -> Result {
     // Complaint: a node led, and did no work.
     let etcd = in_memory();
@@ -251,40 +212,6 @@ async fn a_follower_that_blocks_its_thread_does_not_keep_the_leadership() -> Res
     let mut running = running;
     assert!(running.term().await.is_valid());
     running.stop().await
-}
-
-#[tokio::test(start_paused = true)]
-async fn failed_follower_ends_the_run_once_its_key_is_gone() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_b, election, mut b) = join_election(&etcd, "b").await?;
-    let _leads = elected(&mut b).await?;
-    let a = session(&etcd, "a").await?;
-    for panics in [false, true] {
-        let fail = CancellationToken::new();
-        let failing = fail.clone();
-        let runner = a.election("e")?.runner().follow(move |_| {
-            let failing = failing.clone();
-            async move {
-                failing.cancelled().await;
-                assert!(!panics, "on purpose");
-                Err(failure("no cache"))
-            }
-        });
-        let running = Running::with(runner, until_lost);
-        queue(&election, &["b", "a"]).await?;
-        fail.cancel();
-        let ended = soon("run", running.task).await;
-        if panics {
-            assert!(ended.expect_err("the panic goes on").is_panic());
-        } else {
-            let error = ended?.expect_err("the work failed");
-            assert_eq!(error.kind(), ErrorKind::Work);
-            assert!(error.report().to_string().contains("no cache"), "{error}");
-        }
-        assert_eq!(keys(&mut client, "eldest/").await.len(), 1);
-    }
-    Ok(())
 }
 
 #[tokio::test(start_paused = true)]

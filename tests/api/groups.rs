@@ -1,8 +1,7 @@
 //! Tests groups: nodes that are announced, without a leader.
 
 use eldest::{
-    Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, QueueKind, Roster,
-    Session, Status,
+    Announcement, EndReason, ErrorKind, Group, GroupMembership, Observer, Roster, Session, Status,
 };
 use eldest_testing::eventually;
 use tokio::time::timeout;
@@ -111,11 +110,6 @@ async fn a_session_is_a_member_once_and_may_also_be_a_candidate() -> Result {
     assert_eq!(error.kind(), ErrorKind::AlreadyCampaigning, "{error}");
     let _leader = soon("campaign", a.election("workers")?.campaign()).await?;
     assert_eq!(keys(&mut client, PREFIX).await.len(), 1);
-    let error = a.group("workers/inner").expect_err("nests");
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    for name in ["", "/a", "a/", "~a"] {
-        assert!(a.group(name).is_err(), "{name}");
-    }
     // A foreign key without a lease blocks no member.
     client.put(format!("{PREFIX}stray"), "stray", None).await?;
     let b = session(&etcd, "b").await?;
@@ -124,21 +118,6 @@ async fn a_session_is_a_member_once_and_may_also_be_a_candidate() -> Result {
     let roster = group.members().await?;
     assert_eq!(identities(&roster), ["a", "stray", "b"]);
     assert_eq!(roster.blocker(), None);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_overview_shows_groups_without_a_leader() -> Result {
-    let etcd = in_memory();
-    let (a, _group, _member) = join(&etcd, "a").await?;
-    let overview = a.overview("workers").await?;
-    let [queue] = overview.queues() else {
-        panic!("one: {overview:?}");
-    };
-    assert_eq!((queue.name(), queue.kind()), ("workers", QueueKind::Group));
-    assert_eq!(identities(queue.roster()), ["a"]);
-    assert_eq!(queue.roster().leader(), None);
-    assert!(!queue.has_turn(&queue.roster().members()[0]));
     Ok(())
 }
 

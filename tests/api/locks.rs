@@ -1,15 +1,14 @@
 //! Tests locks: the queue between and within sessions, abandoned waits, and how a lock is lost.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    OnPort, Result, SOON, Store, WHILE, foreign, held, identities, in_memory, key_exists, keys,
+    OnPort, Result, Store, WHILE, behind_a_proxy, held, identities, in_memory, key_exists, keys,
     leases, nothing_under, only_key, options, queue_of, revision, session, soon, stays,
 };
 use eldest::{ErrorKind, Lock, LockGuard, LostReason, Op, Session};
-use eldest_testing::{Etcd, Proxy, eventually};
-use etcd_client::{Compare, CompareOp, DeleteOptions, Txn, TxnOp};
+use eldest_testing::Etcd;
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use futures::FutureExt;
 use tokio::task::JoinHandle;
 
@@ -40,6 +39,14 @@ async fn sessions_hold_a_lock_in_the_order_of_asking_and_tokens_rise() -> Result
     let mut client = etcd.client().await;
     let (_a, first) = lock(&etcd, "a").await?;
     let guard = acquire(&first).await?;
+    let key = only_key(&mut client, "").await;
+    assert_eq!(
+        key.path,
+        format!("{PREFIX}{:x}", key.lease),
+        "etcd's recipe"
+    );
+    assert_eq!(key.created, guard.fencing_token());
+    assert_eq!((guard.key(), guard.name()), (key.path.as_bytes(), "l"));
     let (mut sessions, mut waiters) = (Vec::new(), Vec::new());
     for (number, name) in ["b", "c", "d"].into_iter().enumerate() {
         let (session, lock) = lock(&etcd, name).await?;
@@ -96,20 +103,6 @@ async fn a_lock_is_refused_where_another_session_has_election_candidates() -> Re
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_that_of_etcds_own_recipe() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_session, lock) = lock(&etcd, "a").await?;
-    assert_eq!((lock.name(), lock.prefix()), ("l", PREFIX));
-    let guard = acquire(&lock).await?;
-    let key = only_key(&mut client, "").await;
-    assert_eq!(key.path, format!("{PREFIX}{:x}", key.lease));
-    assert_eq!(key.created, guard.fencing_token());
-    assert_eq!((guard.key(), guard.name()), (key.path.as_bytes(), "l"));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn tasks_of_one_session_queue_locally_and_starve_no_other() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -134,74 +127,6 @@ async fn tasks_of_one_session_queue_locally_and_starve_no_other() -> Result {
     drop(guard);
     drop(held(third).await?);
     nothing_under(&mut client, PREFIX).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_of_many_sessions_never_overlap() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let busy = Arc::new(Mutex::new(Vec::<i64>::new()));
-    let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
-    for name in ["a", "b", "c"] {
-        let (session, lock) = lock(&etcd, name).await?;
-        sessions.push(session);
-        for _ in 0..4 {
-            let (lock, busy) = (lock.clone(), Arc::clone(&busy));
-            tasks.push(tokio::spawn(async move {
-                for turn in 0..5 {
-                    let guard = lock.acquire().await?;
-                    {
-                        let mut tokens = busy.lock().expect("no panic");
-                        assert!(tokens.last() < Some(&guard.fencing_token()), "in order");
-                        tokens.push(guard.fencing_token());
-                    }
-                    tokio::task::yield_now().await;
-                    assert!(guard.is_valid());
-                    let last = busy.lock().expect("no panic").last().copied();
-                    assert_eq!(last, Some(guard.fencing_token()), "nobody came in between");
-                    if turn % 2 == 0 {
-                        guard.release().await?;
-                    }
-                }
-                Ok::<_, eldest::Error>(())
-            }));
-        }
-    }
-    for task in tasks {
-        soon("all turns", task).await??;
-    }
-    assert_eq!(busy.lock().expect("no panic").len(), 60);
-    nothing_under(&mut client, PREFIX).await
-}
-
-#[tokio::test]
-async fn a_wait_watches_three_keys_and_a_release_wakes_two_waiters() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let watchers = "etcd_debugging_mvcc_watcher_total";
-    let events = "etcd_debugging_mvcc_events_total";
-    let (_a, first) = lock(&etcd, "0").await?;
-    let mut guards = vec![acquire(&first).await?];
-    let (mut sessions, mut waiters) = (Vec::new(), Vec::new());
-    for number in 1..8 {
-        let (session, lock) = lock(&etcd, &number.to_string()).await?;
-        waiters.push(waiting(&lock));
-        queue_of(&mut client, PREFIX, number + 1).await?;
-        sessions.push(session);
-    }
-    // The holder watches its own key, the second one that key and its own, all others their own key and the two before
-    // it.
-    eventually(SOON, "twenty-one watched keys", async || {
-        (etcd.metric(watchers).await as i64 == 21).then_some(())
-    })
-    .await?;
-    let before = etcd.metric(events).await;
-    drop(guards.pop());
-    guards.push(held(waiters.remove(0)).await?);
-    // The deletion reached the session itself and the next two, but not the other five.
-    let seen = etcd.metric(events).await - before;
-    assert!(seen <= 3.0, "{seen} events for one release");
-    Ok(())
 }
 
 // ---- abandoned waits
@@ -251,28 +176,9 @@ async fn a_wait_dropped_at_any_moment_leaves_nothing() -> Result {
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_limited_wait_ends_in_time_and_leaves_no_key() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, first) = lock(&etcd, "a").await?;
-    let (_b, second) = lock(&etcd, "b").await?;
-    let guard = acquire(&first).await?;
-    for waiter in [&second, &first] {
-        let waited = waiter.acquire_timeout(WHILE);
-        assert!(soon("the end of the wait", waited).await?.is_none());
-        queue_of(&mut client, PREFIX, 1).await?;
-    }
-    drop(guard);
-    let got = soon("the lock", second.acquire_timeout(SOON)).await?;
-    assert!(got.expect("it is free").is_valid());
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
-    let etcd = OnPort::start().await?;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
     let lock = session.lock("l")?;
     proxy.hold();
@@ -338,25 +244,6 @@ async fn released_lock_is_free_for_the_next_try() -> Result {
         let guard = soon("an answer", lock.try_acquire()).await?;
         soon("release", guard.expect("it is free").release()).await?;
     }
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn trying_respects_others_that_wait_and_overlooks_deeper_keys() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, lock) = lock(&etcd, "a").await?;
-    client
-        .put("eldest/l/deeper/key", "not of this lock", None)
-        .await?;
-    drop(soon("an answer", lock.try_acquire()).await?.expect("free"));
-    let lease = foreign(&mut client, "eldest/l/theirs", "").await?;
-    assert!(soon("an answer", lock.try_acquire()).await?.is_none());
-    client.lease_revoke(lease).await?;
-    let again = eventually(SOON, "our own key is gone", async || {
-        lock.try_acquire().await.ok()?
-    });
-    drop(again.await?);
     Ok(())
 }
 
@@ -454,59 +341,6 @@ async fn locks_and_leadership_share_one_lease_and_close_releases_all() -> Result
     assert_eq!(closed.kind(), ErrorKind::Closed);
     let closed = soon("an error", lock.try_acquire()).await.unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Closed);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn names_that_would_mix_queues_are_refused() -> Result {
-    let etcd = in_memory();
-    let (session, lock) = lock(&etcd, "a").await?;
-    let _election = session.election("e")?;
-    for (name, rule) in [
-        ("e", "for an election"),
-        ("l/m", "nests with \"l\""),
-        ("", "empty"),
-        ("/l", "begin or end"),
-        ("a//b", "'//'"),
-        ("~l", "begin with '~'"),
-    ] {
-        let error = session.lock(name).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(rule), "{error}");
-    }
-    let error = session.election("l").unwrap_err();
-    assert!(error.to_string().contains("for a lock"), "{error}");
-    drop(lock);
-    assert!(session.election("l").is_ok(), "as soon as it is not in use");
-    Ok(())
-}
-
-#[tokio::test]
-async fn etcds_refusal_is_returned_and_passes_the_turn_to_the_next() -> Result {
-    let etcd = Etcd::builder()
-        .arg("--quota-backend-bytes=16777216")
-        .start()
-        .await?;
-    let mut client = etcd.client().await;
-    let (_a, lock) = lock(&etcd, "a").await?;
-    drop(acquire(&lock).await?);
-    nothing_under(&mut client, PREFIX).await?;
-    let load = vec![0; 1 << 20];
-    for number in 0..64 {
-        if client
-            .put(format!("load/{number}"), load.clone(), None)
-            .await
-            .is_err()
-        {
-            break;
-        }
-    }
-    for _ in 0..2 {
-        let error = soon("an error", lock.try_acquire()).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
-    }
-    let all = DeleteOptions::new().with_prefix();
-    client.delete("load/", Some(all)).await?;
     Ok(())
 }
 

@@ -29,7 +29,6 @@ mod outside_runtime;
 mod overview;
 mod partitions;
 mod peers;
-mod released_terms;
 mod requests;
 mod rollouts;
 mod running;

@@ -1,15 +1,13 @@
-//! Tests many elections of one session: their common cost, and that a failing one does not spoil the requests that it
-//! shares.
+//! Tests many elections of one session: their common cost, and that none waits for another.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    OnPort, Result, SOON, WHILE, elected, keys, nothing_under, options, session, soon, stays,
+    Result, SOON, behind_a_proxy, elected, keys, nothing_under, options, session, soon,
 };
 use eldest::{Candidate, Leadership, Session};
-use eldest_testing::{Etcd, Proxy, eventually};
-use etcd_client::Client;
+use eldest_testing::{Etcd, eventually};
 use futures::future::try_join_all;
 
 /// The number of joins in one transaction.
@@ -79,9 +77,8 @@ async fn a_thousand_elections_are_joined_and_resigned_by_few_transactions() -> R
 #[tokio::test]
 async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {
     const UNANSWERED: Duration = Duration::from_secs(10);
-    let etcd = OnPort::start().await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
     let options = options("a").request_timeout(UNANSWERED);
     let session = Session::connect([proxy.endpoint()], options).await?;
     let first = leased(&session).await?;
@@ -104,74 +101,6 @@ async fn a_join_does_not_wait_for_the_answer_of_another() -> Result {
     for campaign in standing {
         drop(soon("campaign", campaign).await?);
     }
-    drop(first);
-    Ok(())
-}
-
-async fn paths(client: &mut Client, prefix: &str) -> BTreeSet<String> {
-    let keys = keys(client, prefix).await;
-    keys.into_iter().map(|key| key.path).collect()
-}
-
-/// The answer to several joins in one transaction is lost; half of the callers have dropped their calls meanwhile.
-#[tokio::test]
-async fn joins_with_a_lost_shared_answer_leave_no_orphan() -> Result {
-    const N: usize = 20;
-    let etcd = Etcd::start().await?;
-    let mut client = etcd.client().await;
-    let proxy = Proxy::start(etcd.address()).await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
-    let first = leased(&session).await?;
-    let before = transactions(&etcd).await;
-    proxy.hold_responses();
-    let elections: Vec<_> = (0..N)
-        .map(|number| session.election(format!("many/{number}")))
-        .collect::<std::result::Result<_, _>>()?;
-    let mut campaigns: Vec<_> = elections
-        .iter()
-        .map(|election| Box::pin(election.campaign()))
-        .collect();
-    eventually(SOON, "all keys stand, unheard", async || {
-        for campaign in &mut campaigns {
-            assert!(futures::poll!(campaign).is_pending());
-        }
-        (paths(&mut client, "eldest/many/").await.len() == N).then_some(())
-    })
-    .await?;
-    let put = keys(&mut client, "eldest/many/").await;
-    let shared: BTreeSet<_> = put.iter().map(|key| key.created).collect();
-    assert!(shared.len() < N, "none shared a transaction");
-    assert!(transactions(&etcd).await - before <= shared.len());
-
-    let kept = campaigns.split_off(N / 2);
-    drop(campaigns);
-    proxy.drop_connections();
-    proxy.heal();
-    let mut candidates = soon("campaigns", try_join_all(kept)).await?;
-    let mut led = Vec::new();
-    for candidate in &mut candidates {
-        led.push(elected(candidate).await?);
-    }
-    let own = |led: &Leadership| String::from_utf8_lossy(led.key()).into_owned();
-    let expected: BTreeSet<_> = led.iter().map(own).collect();
-    assert_eq!(expected.len(), N / 2);
-    eventually(SOON, "those who gave up have no key", async || {
-        (paths(&mut client, "eldest/many/").await == expected).then_some(())
-    })
-    .await?;
-    stays(
-        WHILE,
-        "each leads by its key, and no other key exists",
-        async || {
-            let keys = keys(&mut client, "eldest/many/").await;
-            let held = |key: &crate::common::Key| {
-                let mut own = led.iter().filter(|led| led.key() == key.path.as_bytes());
-                own.next().map(|led| led.fencing_token()) == Some(key.created)
-            };
-            keys.len() == N / 2 && keys.iter().all(held) && led.iter().all(|l| l.is_valid())
-        },
-    )
-    .await?;
     drop(first);
     Ok(())
 }

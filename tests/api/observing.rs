@@ -302,15 +302,3 @@ async fn an_observer_that_lags_skips_but_ends_at_the_newest_state() -> Result {
     assert!(lagging.next().now_or_never().is_none());
     Ok(())
 }
-
-#[tokio::test(start_paused = true)]
-async fn an_observer_ends_when_its_session_closes() -> Result {
-    let etcd = in_memory();
-    let session = session(&etcd, "a").await?;
-    let mut observer = session.election("e")?.observe().await?;
-    session.close().await?;
-    while let Some(state) = soon("the end", observer.next()).await {
-        state?;
-    }
-    Ok(())
-}

@@ -1,15 +1,12 @@
-//! Tests the overview of all keys below a namespace, and the remaining time of leases.
-
-use std::time::Duration;
+//! Tests the overview of all keys below a namespace.
 
 use eldest::{ErrorKind, Overview, Queue, QueueKind, Session};
-use eldest_testing::{Proxy, eventually};
+use eldest_testing::eventually;
 
-use crate::common::{OnPort, Result, SOON, in_memory, options, session, soon};
-use crate::common::{elected, keys};
+use crate::common::{Result, SOON, behind_a_proxy, in_memory, options, session, soon};
 
 #[tokio::test(start_paused = true)]
-async fn an_overview_distinguishes_elections_semaphores_and_partitions() -> Result {
+async fn an_overview_distinguishes_elections_semaphores_partitions_and_groups() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
@@ -24,6 +21,7 @@ async fn an_overview_distinguishes_elections_semaphores_and_partitions() -> Resu
         b.semaphore("x/s", 2)?.acquire().await?,
     );
     let _membership = a.partitions("x", 2)?.join().await?;
+    let _member = a.group("x/g")?.join().await?;
     client.put("eldest/stray", "below nothing", None).await?;
 
     let all = a.overview("").await?;
@@ -36,6 +34,7 @@ async fn an_overview_distinguishes_elections_semaphores_and_partitions() -> Resu
     let of_others = [
         ("x/s".to_owned(), QueueKind::Semaphore { capacity: 2 }),
         ("x".to_owned(), QueueKind::Partitions { count: 2 }),
+        ("x/g".to_owned(), QueueKind::Group),
     ];
     let mut wanted = vec![election("x/one"), election("x/one-more"), election("xy")];
     wanted.extend(of_others);
@@ -56,6 +55,8 @@ async fn an_overview_distinguishes_elections_semaphores_and_partitions() -> Resu
     let mut queues = all.queues().iter();
     let semaphore = queues.find(|queue| queue.name() == "x/s");
     assert_eq!(semaphore.map(turns), Some(vec![true, true]));
+    let group = all.queues().last().ok_or("the group")?;
+    assert_eq!((turns(group), group.roster().leader()), (vec![false], None));
     let map = all.queues().iter().find_map(Queue::partition_map);
     assert_eq!(map.map(|map| map.members().len()), Some(1));
     Ok(())
@@ -112,36 +113,10 @@ async fn an_overview_never_reads_the_whole_store() -> Result {
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_rest_of_a_lease_is_reported_until_it_is_gone() -> Result {
-    let etcd = in_memory();
-    let (a, b) = (session(&etcd, "a").await?, session(&etcd, "b").await?);
-    let mut candidate = a.election("e")?.campaign().await?;
-    let leader = b.election("e")?.leader().await?.ok_or("a leader")?;
-    let time = b
-        .lease_time(leader.lease_id())
-        .await?
-        .ok_or("it is a candidate")?;
-    assert_eq!(time.granted(), Duration::from_secs(60));
-    assert!(
-        time.left() <= time.granted() && time.left() > Duration::from_secs(20),
-        "{time:?}"
-    );
-    soon("it leaves", candidate.leave()).await?;
-    assert!(
-        b.lease_time(leader.lease_id()).await?.is_some(),
-        "the session's"
-    );
-    soon("it closes", a.close()).await?;
-    assert_eq!(b.lease_time(leader.lease_id()).await?, None);
-    Ok(())
-}
-
 /// The connection breaks during the first request, and the second is answered.
 #[tokio::test]
 async fn an_overview_is_retried_after_a_broken_connection() -> Result {
-    let etcd = OnPort::start().await?;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let a = session(&etcd, "a").await?;
     let _candidate = a.election("e")?.campaign().await?;
     let observer = options("observer").connect_timeout(SOON);
@@ -160,29 +135,5 @@ async fn an_overview_is_retried_after_a_broken_connection() -> Result {
     proxy.cut();
     proxy.heal();
     assert_eq!(soon("it is answered", asked).await??, 1);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_evicted_key_is_the_one_that_was_seen_or_none() -> Result {
-    use eldest::operator::evict;
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let a = session(&etcd, "a").await?;
-    let mut candidate = a.election("e")?.campaign().await?;
-    let leadership = elected(&mut candidate).await?;
-    let observer = session(&etcd, "observer").await?;
-    let seen = observer.election("e")?.leader().await?.ok_or("a leader")?;
-    assert!(evict(&observer, &seen).await?);
-    soon("the loss", leadership.lost().cancelled()).await;
-    drop(leadership); // then it rejoins
-    let again = async || {
-        let leader = observer.election("e").ok()?.leader().await.ok()??;
-        (leader.create_revision() > seen.create_revision()).then_some(leader)
-    };
-    let again = eventually(SOON, "it rejoins", again).await?;
-    assert_eq!(again.key(), seen.key(), "the same path");
-    assert!(!evict(&observer, &seen).await?, "that one has gone");
-    assert_eq!(keys(&mut client, "eldest/e/").await.len(), 1);
     Ok(())
 }

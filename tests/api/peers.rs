@@ -6,11 +6,13 @@ mod groups;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::common::{OnPort, Result, SOON, elected, in_memory, keys, leases, options, soon, stays};
+use crate::common::{
+    OnPort, Result, SOON, behind_a_proxy, elected, keys, leases, options, soon, stays,
+};
 use eldest::{Candidate, Challenges, ErrorKind, Leadership, Session, SessionOptions};
 use eldest_testing::{MemoryEtcd, Proxy, crash, eventually};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// The time to answer. The TTL of [`options`] is 30 times as long.
 const D: Duration = Duration::from_secs(2);
@@ -76,8 +78,7 @@ async fn succeeded(first: &Leadership, second: &mut Candidate, begun: Instant) -
 /// Its process answers, but the task that reads learns nothing.
 #[tokio::test]
 async fn leader_that_is_cut_off_from_etcd_is_succeeded() -> Result {
-    let etcd = OnPort::start().await?;
-    let proxy = Proxy::start(etcd.endpoint()).await?;
+    let (etcd, proxy) = behind_a_proxy().await?;
     let a = Session::connect([proxy.endpoint()], with("a", listening())).await?;
     let b = Session::connect([etcd.endpoint()], with("b", listening())).await?;
     let (_candidate, first) = leading(&a).await?;
@@ -111,40 +112,6 @@ async fn keeps_leading(etcd: &MemoryEtcd, first: &Leadership) -> Result {
     assert!(soon("a challenge", is_put).await?);
     stays(D * 2, "it leads", async || first.is_valid()).await?;
     assert_eq!(first.lost_reason(), None);
-    Ok(())
-}
-
-#[tokio::test]
-async fn leader_whose_port_is_unreachable_answers_in_etcd_and_keeps_leading() -> Result {
-    let etcd = MemoryEtcd::start();
-    let unreachable = listening().advertise(nowhere().await?.to_string());
-    let a = etcd.session(with("a", unreachable)).await?;
-    let b = etcd.session(with("b", listening())).await?;
-    let (_candidate, first) = leading(&a).await?;
-    let _second = waiting(&b).await?;
-    keeps_leading(&etcd, &first).await
-}
-
-/// Such as one whose machine had that address before.
-#[tokio::test]
-async fn leader_that_advertises_the_port_of_another_session_keeps_leading() -> Result {
-    let etcd = MemoryEtcd::start();
-    let c = etcd.session(with("c", listening())).await?;
-    let (_c, other) = {
-        let mut candidate = soon("campaign", c.election("f")?.campaign()).await?;
-        let leadership = elected(&mut candidate).await?;
-        (candidate, leadership)
-    };
-    let stale = advertised(&etcd, other.lease_id()).await?;
-    let a = etcd
-        .session(with("a", listening().advertise(&*stale)))
-        .await?;
-    let b = etcd.session(with("b", listening())).await?;
-    let (_candidate, first) = leading(&a).await?;
-    assert_eq!(advertised(&etcd, first.lease_id()).await?, stale);
-    let _second = waiting(&b).await?;
-    keeps_leading(&etcd, &first).await?;
-    assert!(other.is_valid());
     Ok(())
 }
 
@@ -184,28 +151,6 @@ async fn leader_whose_link_to_its_successor_breaks_keeps_leading_until_it_is_sil
     Ok(())
 }
 
-/// Its leases' rest shows that it renews no longer: a third of the TTL of 60 s, a second, and two requests later.
-#[tokio::test(start_paused = true)]
-async fn leader_without_a_port_is_succeeded_when_its_renewal_is_overdue() -> Result {
-    let etcd = in_memory();
-    let portless = || Challenges::answer_within(D);
-    let a = etcd.session(with("a", portless())).await?;
-    let b = etcd.session(with("b", portless())).await?;
-    let (_candidate, first) = leading(&a).await?;
-    let mut second = waiting(&b).await?;
-    sleep(Duration::from_secs(100)).await;
-    assert!(first.is_valid());
-    assert_eq!(advertised(&etcd, first.lease_id()).await?, "");
-    let begun = Instant::now();
-    crash(&a)?;
-    let next = second.elected().await?;
-    let took = took(begun);
-    assert!(!first.is_valid() && next.is_valid());
-    let most = Duration::from_secs(60) / 3 + Duration::from_secs(2) + D * 2;
-    assert!(took < most, "{took:?}");
-    Ok(())
-}
-
 #[tokio::test]
 async fn port_that_is_taken_is_an_error_and_leaves_nothing() -> Result {
     let etcd = OnPort::start().await?;
@@ -223,21 +168,6 @@ async fn port_that_is_taken_is_an_error_and_leaves_nothing() -> Result {
     assert_eq!(leases(&mut client).await, 0);
     drop(taken);
     Session::connect([etcd.endpoint()], with("a", challenges)).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn addresses_to_which_nobody_can_connect_are_refused() -> Result {
-    let any = listening().listen((Ipv4Addr::UNSPECIFIED, 0));
-    for challenges in [
-        any.clone(),
-        any.clone().advertise("here"),
-        any.advertise("0.0.0.0:1"),
-    ] {
-        let refused = Session::connect_lazy(["http://127.0.0.1:1"], with("a", challenges));
-        let error = refused.err().ok_or("refused")?;
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    }
     Ok(())
 }
 
@@ -261,20 +191,4 @@ async fn port_is_closed_with_its_session() -> Result {
         .await?;
     }
     Ok(())
-}
-
-/// A session without a port allows challenges and asks those that have one.
-#[tokio::test]
-async fn session_without_a_port_succeeds_a_silent_one() -> Result {
-    let etcd = MemoryEtcd::start();
-    let a = etcd.session(with("a", listening())).await?;
-    let b = etcd
-        .session(with("b", Challenges::answer_within(D)))
-        .await?;
-    let (_candidate, first) = leading(&a).await?;
-    let mut second = waiting(&b).await?;
-    asked(&etcd, first.lease_id()).await?;
-    let begun = Instant::now();
-    crash(&a)?;
-    succeeded(&first, &mut second, begun).await
 }

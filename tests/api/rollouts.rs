@@ -111,26 +111,6 @@ async fn order_needs_a_successor_whose_version_may_lead() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn order_to_a_leader_without_a_version_needs_a_successor_that_may_lead() -> Result {
-    let etcd = in_memory();
-    let mut a = Node::start(&etcd, "a", "2").await?;
-    let newest = elected(&mut a.candidate).await?;
-    let session = etcd.session(options("b")).await?;
-    let mut candidate = session.election("e")?.campaign().await?;
-    newest.resign().await?;
-    a.session.close().await?;
-    let leads = elected(&mut candidate).await?;
-    let c = Node::start(&etcd, "c", "1").await?;
-    let error = c.election.order_step_down(StepDown::new()).await;
-    let error = error.expect_err("the version 1 holds back");
-    assert_eq!(error.kind(), ErrorKind::NotObeyed);
-    let said = error.to_string();
-    assert!(said.contains("older versions than 2, which led"), "{said}");
-    assert!(leads.is_valid());
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn announcement_that_cannot_name_the_version_is_refused() -> Result {
     let etcd = in_memory();
     let session = etcd.session(options("a")).await?;

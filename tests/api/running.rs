@@ -10,7 +10,7 @@ use crate::common::{
     Result, Running, SOON, WHILE, elected, in_memory, join_election, key_exists, keys, session,
     soon, stays, until_lost,
 };
-use eldest::{BoxError, CancellationToken, ErrorKind, Leadership, LostReason, Status};
+use eldest::{BoxError, CancellationToken, Leadership, LostReason, Status};
 use eldest_testing::eventually;
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot};
@@ -25,69 +25,6 @@ impl fmt::Display for Broken {
 }
 
 impl std::error::Error for Broken {}
-
-#[tokio::test(start_paused = true)]
-async fn work_runs_while_leading_and_never_while_waiting() -> Result {
-    let etcd = in_memory();
-    let (_a, _, mut a) = join_election(&etcd, "a").await?;
-    let first = elected(&mut a).await?;
-    let b = session(&etcd, "b").await?;
-    let mut running = Running::start(&b.election("e")?, until_lost);
-    eventually(SOON, "b is a candidate", async || {
-        let roster = b.election("e").ok()?.roster().await.ok()?;
-        (roster.members().len() == 2).then_some(())
-    })
-    .await?;
-    stays(WHILE, "no work while waiting", async || {
-        running.terms.is_empty()
-    })
-    .await?;
-    drop(first);
-    let term = running.term().await;
-    assert!(term.is_valid());
-    running.shutdown.cancel();
-    running.end().await?;
-    assert!(!term.is_valid(), "the key is gone, and every view says so");
-    assert_eq!(term.lost_reason(), Some(LostReason::Shutdown));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn work_that_is_done_ends_the_run_after_the_release() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let election = session.election("e")?;
-    let run = election.run(CancellationToken::new(), async |_leadership| {
-        Ok::<_, eldest::BoxError>(())
-    });
-    soon("run", run).await?;
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    // The node may run again.
-    let run = election.run(CancellationToken::new(), async |_leadership| {
-        Ok::<_, eldest::BoxError>(())
-    });
-    soon("run", run).await?;
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn failed_work_ends_the_run_with_its_error_after_the_release() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let election = session.election("e")?;
-    let run = election.run(CancellationToken::new(), async |_leadership| {
-        Err::<(), _>(Broken(7))
-    });
-    let error = soon("run", run).await.expect_err("the work failed");
-    assert_eq!(error.kind(), ErrorKind::Work);
-    let source = std::error::Error::source(&error).expect("a source");
-    assert_eq!(source.downcast_ref::<Broken>(), Some(&Broken(7)));
-    assert!(error.report().to_string().contains("broken 7"), "{error}");
-    assert_eq!(keys(&mut client, "eldest/").await, []);
-    Ok(())
-}
 
 #[tokio::test(start_paused = true)]
 async fn the_value_of_the_work_is_handed_back() -> Result {
@@ -112,56 +49,19 @@ async fn the_value_of_the_work_is_handed_back() -> Result {
         Ok::<_, BoxError>("resigned")
     });
     assert_eq!(soon("run", resigned).await?, Some("resigned"));
+    assert_eq!(keys(&mut etcd.client().await, "eldest/").await, []);
+    // After the term, an error of the work ends the run as well.
+    let fails = election.run(pending::<()>(), async |leadership| {
+        leadership.resign().await?;
+        Err::<(), BoxError>(Broken(3).into())
+    });
+    assert_eq!(soon("run", fails).await?, None);
     // Without running work there is no value.
     let (_other, _, mut elder) = join_election(&etcd, "b").await?;
     let _leads = elected(&mut elder).await?;
     let shutdown = CancellationToken::new();
     shutdown.cancel();
     assert_eq!(soon("run", election.run(shutdown, work)).await?, None);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_closure_may_change_its_captures_in_its_own_task() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let election = session.election("e")?;
-    let (mut tokens, key) = (Vec::new(), election.prefix().to_owned());
-    let task = tokio::spawn(election.run_mut(
-        pending::<()>(),
-        async move |leadership: Leadership| {
-            tokens.push(leadership.fencing_token());
-            if tokens.len() < 3 {
-                client.delete(leadership.key(), None).await?;
-                leadership.lost().cancelled().await;
-            }
-            let left = keys(&mut client, &key).await.len();
-            Ok::<_, BoxError>((tokens.clone(), left))
-        },
-    ));
-    let (tokens, left) = soon("run", task).await??.expect("it ended by itself");
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    assert_eq!((tokens.len(), left), (3, 1));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_future_that_completes_shuts_the_run_down() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let (stop, stopped) = oneshot::channel::<()>();
-    let mut stop = Some(stop);
-    let shutdown = async {
-        let _ = stopped.await;
-    };
-    let run = session.election("e")?.run(shutdown, |leadership| {
-        drop(stop.take());
-        until_lost(leadership)
-    });
-    soon("run", run).await?;
-    assert_eq!(keys(&mut client, "eldest/").await, []);
     Ok(())
 }
 
@@ -217,6 +117,10 @@ async fn stepping_down_from_outside_passes_the_lead_and_rejoins() -> Result {
     let is_behind = |status: &Status| matches!(status, Status::Waiting { .. });
     soon("b waits", second.subscribe().wait_for(is_behind)).await?;
     soon("b does not lead", second.step_down()).await?;
+    stays(WHILE, "no work while waiting", async || {
+        next.terms.is_empty()
+    })
+    .await?;
     soon("a steps down", first.step_down()).await?;
     assert_eq!(term.lost_reason(), Some(LostReason::SteppedDown));
     let successor = next.term().await;
@@ -296,21 +200,33 @@ async fn a_spawned_run_is_stopped_awaited_and_outlives_its_handle() -> Result {
     );
     let panic = soon("run", AssertUnwindSafe(fails).catch_unwind()).await;
     assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"broken"));
+    assert_eq!(keys(&mut client, "eldest/").await, []);
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_returns_after_its_lost_term_is_called_again() -> Result {
-    // Complaint 17.
+async fn work_is_called_again_after_each_lost_term_and_calls_never_overlap() -> Result {
+    // Complaints 13 and 17.
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let session = session(&etcd, "a").await?;
-    let mut calls = 0;
+    let at_work = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let (counter, highest) = (Arc::clone(&at_work), Arc::clone(&most));
+    let (works, mut calls) = (client.clone(), 0);
     let mut running = Running::start(&session.election("e")?, move |leadership| {
         calls += 1;
         let failing = calls % 2 == 0;
+        let (counter, highest) = (Arc::clone(&counter), Arc::clone(&highest));
+        let mut client = works.clone();
         async move {
+            highest.fetch_max(counter.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             leadership.lost().cancelled().await;
+            // Takes longer to finish than a rejoin.
+            for _ in 0..50 {
+                client.get("something to wait for", None).await?;
+            }
+            counter.fetch_sub(1, Ordering::SeqCst);
             // Neither result ends the run, because the term was over.
             if failing {
                 Err(Broken(1).into())
@@ -329,42 +245,8 @@ async fn work_that_returns_after_its_lost_term_is_called_again() -> Result {
     let term = running.term().await;
     running.shutdown.cancel();
     running.end().await?;
-    assert!(!key_exists(&mut client, term.key(), term.fencing_token()).await);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_calls_of_work_never_overlap() -> Result {
-    // Complaint 13.
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let at_work = Arc::new(AtomicUsize::new(0));
-    let most = Arc::new(AtomicUsize::new(0));
-    let (counter, highest) = (Arc::clone(&at_work), Arc::clone(&most));
-    let works = client.clone();
-    let mut running = Running::start(&session.election("e")?, move |leadership| {
-        let (counter, highest) = (Arc::clone(&counter), Arc::clone(&highest));
-        let mut client = works.clone();
-        async move {
-            highest.fetch_max(counter.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            leadership.lost().cancelled().await;
-            // Takes longer to finish than a rejoin.
-            for _ in 0..50 {
-                client.get("something to wait for", None).await?;
-            }
-            counter.fetch_sub(1, Ordering::SeqCst);
-            Ok(())
-        }
-    });
-    for _ in 0..5 {
-        let term = running.term().await;
-        client.delete(term.key(), None).await?;
-    }
-    running.term().await;
     assert_eq!(most.load(Ordering::SeqCst), 1);
-    running.shutdown.cancel();
-    running.end().await?;
     assert_eq!(at_work.load(Ordering::SeqCst), 0);
+    assert!(!key_exists(&mut client, term.key(), term.fencing_token()).await);
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::common::{
     OnPort, Result, SOON, Store, WHILE, held, identities, in_memory, key_exists, keys,
     nothing_under, options, queue_of, revision, session, soon, stays,
 };
-use eldest::{ErrorKind, LostReason, Op, Permit, Semaphore, Session};
+use eldest::{ErrorKind, Op, Permit, Semaphore, Session};
 use eldest_testing::{Etcd, Proxy};
 use etcd_client::Client;
 use tokio::task::JoinHandle;
@@ -122,24 +122,6 @@ async fn another_capacity_is_refused_while_the_first_is_used() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn out_of_bounds_capacity_or_invalid_name_is_refused() -> Result {
-    let etcd = in_memory();
-    let session = session(&etcd, "a").await?;
-    for capacity in [0, 1025] {
-        let error = session.semaphore("s", capacity).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains("from 1 to 1024"), "{error}");
-    }
-    assert!(session.semaphore("t", 1024).is_ok());
-    let _outer = session.semaphore("s", 2)?;
-    for name in ["", "s/t", "~x", "x//y"] {
-        let error = session.semaphore(name, 2).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    }
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn trying_takes_a_free_permit_and_writes_nothing_if_none_is() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -215,23 +197,6 @@ async fn never_more_holders_than_permits() -> Result {
     assert!(most <= CAPACITY as i64, "{most} held at once");
     assert!(most > 1, "and more than one");
     nothing_under(&mut client, PREFIX).await
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lock_an_election_and_a_semaphore_may_have_one_name() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = etcd.session(options("a")).await?;
-    let (lock, semaphore) = (session.lock("s")?, session.semaphore("s", 2)?);
-    let permits = [acquire(&semaphore).await?, acquire(&semaphore).await?];
-    let guard = soon("the lock", lock.try_acquire()).await?.expect("free");
-    assert_eq!(keys(&mut client, "eldest/s/").await.len(), 1);
-    assert!(guard.is_valid() && permits.iter().all(|p| p.is_valid()));
-    let term = permits[0].term();
-    drop((guard, permits));
-    nothing_under(&mut client, "").await?;
-    assert_eq!(term.lost_reason(), Some(LostReason::Resigned));
-    Ok(())
 }
 
 #[tokio::test]

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{
-    Result, Running, SOON, WHILE, elected, in_memory, only_key, options, queue, session, soon,
-    stays, until_lost,
+    Result, SOON, elected, in_memory, only_key, options, queue, session, soon, stays, until_lost,
 };
 use eldest::{
     Announcement, BoxError, CancellationToken, Candidate, Due, Election, ErrorKind, LostReason,
@@ -122,39 +121,6 @@ async fn leader_that_does_not_serve_in_time_joins_again_at_the_end() -> Result {
     let second = elected(&mut b).await?;
     soon("it serves", second.serving()).await?;
     stays(SHORT * 2, "it leads", async || second.is_serving()).await
-}
-
-#[tokio::test(start_paused = true)]
-async fn work_that_does_not_serve_in_time_ends_and_runs_again() -> Result {
-    let etcd = in_memory();
-    let session = session(&etcd, "a").await?;
-    let mut terms = 0;
-    let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
-    let runner = within(&session, SHORT)?.runner();
-    let mut running = Running::with(runner, move |leadership| {
-        terms += 1;
-        let (begins, serves) = (begins.clone(), terms == 2);
-        async move {
-            begins.send(Instant::now())?;
-            if serves {
-                leadership.serving().await?;
-            }
-            leadership.lost().cancelled().await;
-            Ok(())
-        }
-    });
-    let first = running.term().await;
-    let begun = soon("work begins", begun.recv()).await.ok_or("it begins")?;
-    soon("it ends", first.lost().cancelled()).await;
-    assert!(begun.elapsed() >= SHORT);
-    assert_eq!(first.lost_reason(), Some(LostReason::NotServing));
-    let second = running.term().await;
-    eventually(WHILE, "it serves", async || {
-        second.is_serving().then_some(())
-    })
-    .await?;
-    stays(SHORT * 2, "it leads", async || second.is_serving()).await?;
-    running.stop().await
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,9 +6,7 @@ use crate::common::{
     OnPort, Result, SOON, Store, WHILE, elected, in_memory, join_election, keys, leases,
     nothing_under, options, session, short, soon, stays,
 };
-use eldest::{
-    EndReason, Endpoint, ErrorKind, LostReason, Session, SessionOptions, SessionState, Status,
-};
+use eldest::{EndReason, Endpoint, ErrorKind, LostReason, Session, SessionState, Status};
 use eldest_testing::{Etcd, eventually};
 use futures::StreamExt;
 
@@ -50,11 +48,7 @@ async fn a_lazy_session_waits_for_etcd_and_works_once_it_comes() -> Result {
 #[tokio::test]
 async fn options_that_cannot_work_are_refused_on_connecting() -> Result {
     let refused = [
-        (SessionOptions::new(""), "identity"),
         (options("a").ttl(Duration::from_secs(1)), "ttl"),
-        (options("a").ttl(Duration::from_secs(301)), "ttl"),
-        (options("a").ttl(Duration::from_millis(2500)), "ttl"),
-        (options("a").grace(Duration::from_secs(40)), "grace"),
         (options("a").margin(Duration::from_secs(60)), "margin"),
         (
             options("a").request_timeout(Duration::ZERO),
@@ -65,8 +59,6 @@ async fn options_that_cannot_work_are_refused_on_connecting() -> Result {
             "connect_timeout",
         ),
         (options("a").clock_drift_ppm(200_000), "clock_drift_ppm"),
-        (options("a").namespace("a//b"), "a//b"),
-        (options("a").namespace("a/"), "a/"),
     ];
     for (options, named) in refused {
         let error = Session::connect_lazy(["http://127.0.0.1:1"], options).expect_err(named);
@@ -78,10 +70,46 @@ async fn options_that_cannot_work_are_refused_on_connecting() -> Result {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let error = Session::connect_lazy(["not an endpoint"], options("a")).expect_err("nonsense");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    Ok(())
+}
+
+#[tokio::test]
+async fn names_and_counts_that_cannot_be_are_refused_for_every_kind() -> Result {
     let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
-    for name in ["", "/a", "a/", "a//b", "a\nb", &"x".repeat(513)] {
-        let error = session.election(name).expect_err(name);
+    // Only elections and locks share their names.
+    let _elections = session.election("a")?;
+    let _permits = session.semaphore("a", 2)?;
+    let _shards = session.partitions("a", 8)?;
+    let _members = session.group("a")?;
+    for (name, rule) in [("", "empty"), ("a/b", "nests with \"a\""), ("~x", "'~'")] {
+        for refused in [
+            session.election(name).map(drop),
+            session.lock(name).map(drop),
+            session.lock_all([name]).map(drop),
+            session.semaphore(name, 2).map(drop),
+            session.partitions(name, 8).map(drop),
+            session.group(name).map(drop),
+        ] {
+            let error = refused.expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            assert!(error.to_string().contains(rule), "{error}");
+        }
+    }
+    for (refused, rule) in [
+        (session.lock("a").map(drop), "for an election; a lock"),
+        (
+            session.election_at("eldest/~x/s").map(drop),
+            "level such as",
+        ),
+        (session.election_at("eldest").map(drop), "nests with"),
+        (session.semaphore("s", 0).map(drop), "from 1 to 1024"),
+        (session.semaphore("s", 1025).map(drop), "from 1 to 1024"),
+        (session.partitions("p", 0).map(drop), "from 1 to 65536"),
+        (session.partitions("p", 65_537).map(drop), "from 1 to 65536"),
+    ] {
+        let error = refused.expect_err(rule);
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(rule), "{error}");
     }
     Ok(())
 }
@@ -125,54 +153,6 @@ async fn data_centers_that_would_have_no_effect_are_refused_by_name() -> Result 
     Ok(())
 }
 
-#[test]
-fn a_session_outside_of_a_runtime_is_refused_and_not_a_panic() {
-    let error =
-        Session::connect_lazy(["http://127.0.0.1:1"], options("a")).expect_err("no runtime");
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-}
-
-#[tokio::test]
-async fn a_session_shows_its_identity_and_namespace() -> Result {
-    let lazy = |options| Session::connect_lazy(["http://127.0.0.1:1"], options);
-    let session = lazy(options("node-a"))?;
-    assert_eq!(
-        (session.identity(), session.namespace()),
-        ("node-a", "eldest")
-    );
-    assert_eq!(session.election("x/y")?.prefix(), "eldest/x/y/");
-    assert_eq!(session.election("x/y")?.name(), "x/y");
-    let session = lazy(options("node-a").namespace("/mine"))?;
-    assert_eq!(session.namespace(), "/mine");
-    assert_eq!(session.election("e")?.prefix(), "/mine/e/");
-    let session = lazy(options("node-a").namespace(""))?;
-    assert_eq!(session.election("e")?.prefix(), "e/");
-    Ok(())
-}
-
-#[tokio::test]
-async fn nested_names_are_refused_while_the_other_is_in_use() -> Result {
-    let session = Session::connect_lazy(["http://127.0.0.1:1"], options("a"))?;
-    let outer = session.election("a")?;
-    let same = session.election("a")?;
-    let _alike = session.election("ab")?;
-    let _sibling = session.election("a-b")?;
-    for inner in ["a/b", "a/b/c"] {
-        let error = session.election(inner).expect_err(inner);
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains("\"a\""), "{error}");
-    }
-    drop((outer, same));
-    let inner = session.election("a/b/c")?;
-    for outer in ["a", "a/b"] {
-        let error = session.election(outer).expect_err(outer);
-        assert!(error.to_string().contains("\"a/b/c\""), "{error}");
-    }
-    drop(inner);
-    session.election("a")?;
-    Ok(())
-}
-
 // ---- the lease
 
 #[tokio::test(start_paused = true)]
@@ -196,25 +176,6 @@ async fn all_elections_of_a_session_share_one_lease() -> Result {
     assert_eq!(standing.len(), 20);
     assert!(standing.iter().all(|key| key.lease == lease.lease_id()));
     assert_eq!(leases(&mut client).await, 1);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn observers_hold_no_lease() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = session(&etcd, "a").await?;
-    let election = session.election("e")?;
-    let mut observer = election.observe().await?;
-    assert!(
-        soon("state", observer.next())
-            .await
-            .expect("open")?
-            .is_vacant()
-    );
-    assert_eq!(election.leader().await?, None);
-    assert!(election.roster().await?.is_vacant());
-    assert_eq!(leases(&mut client).await, 0);
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use crate::common::{
     Result, Store, WHILE, foreign, held, in_memory, nothing_under, queue_of, session, soon, stays,
 };
 use eldest::{Lock, LockGuard, Session};
+use eldest_testing::MemoryEtcd;
 use tokio::task::JoinHandle;
 
 const PREFIX: &str = "eldest/l/";
@@ -34,63 +35,56 @@ async fn waits(waiter: &JoinHandle<eldest::Result<LockGuard>>, what: &str) -> Re
     stays(WHILE, what, async || !waiter.is_finished()).await
 }
 
-#[tokio::test(start_paused = true)]
-async fn readers_share_and_wait_behind_a_waiting_writer() -> Result {
-    let etcd = in_memory();
+/// Checks the order of two readers, a writer behind them and readers behind that, each by its own handle.
+async fn readers_share_and_a_writer_excludes(etcd: &MemoryEtcd, locks: [&Lock; 4]) -> Result {
     let mut client = etcd.client().await;
-    let (_a, first) = lock(&etcd, "a").await?;
-    let (_b, second) = lock(&etcd, "b").await?;
-    let (_c, third) = lock(&etcd, "c").await?;
-    let (_d, fourth) = lock(&etcd, "d").await?;
+    let [first, second, third, fourth] = locks;
     let one = acquire(&first.shared()).await?;
     let two = acquire(&second.shared()).await?;
     assert!(one.is_shared() && one.is_valid() && two.is_valid());
-    let writer = waiting(&third);
+    let writer = waiting(third);
     queue_of(&mut client, PREFIX, 3).await?;
     let reader = waiting(&fourth.shared());
-    queue_of(&mut client, PREFIX, 4).await?;
+    waits(&reader, "it waits for the waiting writer").await?;
+    assert!(
+        soon("an attempt", fourth.shared().try_acquire())
+            .await?
+            .is_none()
+    );
     release(one).await?;
     waits(&writer, "it waits for the other reader").await?;
-    waits(&reader, "it waits for the waiting writer").await?;
     release(two).await?;
     let writer = held(writer).await?;
     assert!(!writer.is_shared());
     waits(&reader, "it waits for the writer").await?;
     let token = writer.fencing_token();
     release(writer).await?;
+    let many: Vec<_> = (0..20).map(|_| waiting(&fourth.shared())).collect();
     let reader = held(reader).await?;
     assert!(reader.fencing_token() > token);
-    release(reader).await?;
-    nothing_under(&mut client, PREFIX).await
-}
-
-#[tokio::test(start_paused = true)]
-async fn tasks_of_one_session_share_and_exclude_in_the_same_order() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let (_a, lock) = lock(&etcd, "a").await?;
-    let readers = lock.shared();
-    let (one, two) = (acquire(&readers).await?, acquire(&readers).await?);
-    // The session's other tasks do not keep the writer from etcd's queue.
-    let writer = waiting(&lock);
-    queue_of(&mut client, PREFIX, 3).await?;
-    let reader = waiting(&readers);
-    waits(&reader, "it waits for the writer").await?;
-    assert!(soon("an attempt", readers.try_acquire()).await?.is_none());
-    release(one).await?;
-    waits(&writer, "it waits for the other reader").await?;
-    release(two).await?;
-    let writer = held(writer).await?;
-    waits(&reader, "it waits for the writer").await?;
-    release(writer).await?;
-    let many: Vec<_> = (0..20).map(|_| waiting(&readers)).collect();
-    let reader = held(reader).await?;
     for other in many {
         let other = held(other).await?;
         assert!(other.is_valid() && reader.is_valid());
     }
     release(reader).await?;
     nothing_under(&mut client, PREFIX).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_several_sessions_share_and_wait_behind_a_waiting_writer() -> Result {
+    let etcd = in_memory();
+    let (_a, first) = lock(&etcd, "a").await?;
+    let (_b, second) = lock(&etcd, "b").await?;
+    let (_c, third) = lock(&etcd, "c").await?;
+    let (_d, fourth) = lock(&etcd, "d").await?;
+    readers_share_and_a_writer_excludes(&etcd, [&first, &second, &third, &fourth]).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_one_session_share_and_exclude_in_the_same_order() -> Result {
+    let etcd = in_memory();
+    let (_a, lock) = lock(&etcd, "a").await?;
+    readers_share_and_a_writer_excludes(&etcd, [&lock; 4]).await
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,16 +1,15 @@
 //! Tests that a stalled leader gives way although its lease is healthy, and joins again when it is healthy.
 
-use std::future::ready;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::common::{
-    CountOnDrop, OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, join_election,
-    keys, options, queue, session, soon, stays, until_lost,
+    OnPort, Result, Running, SOON, Thread, WHILE, elected, in_memory, join_election, keys, queue,
+    session, soon, stays, until_lost,
 };
-use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Session, SessionState};
+use eldest::{CancellationToken, ErrorKind, Heartbeats, LostReason, Runner, Session, SessionState};
 use eldest_testing::eventually;
 use tokio::task::JoinHandle;
 
@@ -27,32 +26,46 @@ fn lease(session: &Session) -> Option<i64> {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Well,
+    Ill,
+    /// The check does not return.
+    Hangs,
+}
+
 /// A health check whose answers the test sets.
 #[derive(Clone)]
-struct Health {
-    well: Arc<AtomicBool>,
+struct Check {
+    health: Arc<Mutex<Health>>,
     asked: Arc<AtomicUsize>,
 }
 
-impl Health {
-    fn new(well: bool) -> Self {
+impl Check {
+    fn new(health: Health) -> Self {
         Self {
-            well: Arc::new(AtomicBool::new(well)),
+            health: Arc::new(Mutex::new(health)),
             asked: Arc::default(),
         }
     }
 
-    fn set(&self, well: bool) {
-        self.well.store(well, Ordering::SeqCst);
+    fn of(&self, runner: Runner<'static>) -> Runner<'static> {
+        let check = self.clone();
+        runner.health_check(OFTEN, LONG, move || check.clone().answer())
     }
 
-    fn says(&self) -> Result {
+    async fn answer(self) -> Result {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        if self.well.load(Ordering::SeqCst) {
-            Ok(())
-        } else {
-            Err("the disk is full".into())
+        let health = *self.health.lock().expect("no panic");
+        match health {
+            Health::Well => Ok(()),
+            Health::Ill => Err("the disk is full".into()),
+            Health::Hangs => std::future::pending().await,
         }
+    }
+
+    fn set(&self, health: Health) {
+        *self.health.lock().expect("no panic") = health;
     }
 
     async fn is_asked(&self, times: usize) -> Result {
@@ -144,53 +157,6 @@ async fn work_that_ends_on_cancellation_has_not_resigned() -> Result {
     running.stop().await
 }
 
-#[tokio::test(start_paused = true)]
-async fn work_that_beats_keeps_its_term() -> Result {
-    let etcd = in_memory();
-    let a = session(&etcd, "a").await?;
-    let runner = a.election("e")?.runner().stall_timeout(LONG);
-    let mut running = Running::with(runner, until_lost);
-    let term = running.term().await;
-    let beats = Beats::of(running.heart().await);
-    stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
-    drop(beats);
-    soon("it stalls", term.lost().cancelled()).await;
-    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
-    running.stop().await
-}
-
-#[tokio::test(start_paused = true)]
-async fn work_that_ignores_its_token_does_not_keep_the_key() -> Result {
-    // Complaint: work continues after the loss.
-    let etcd = in_memory();
-    let a = session(&etcd, "a").await?;
-    let dropped = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&dropped);
-    let runner = a.election("e")?.runner().stall_timeout(SHORT);
-    let mut running = Running::with(runner, move |leadership| {
-        let held = CountOnDrop(Arc::clone(&counter));
-        async move {
-            let _held = (held, leadership);
-            std::future::pending().await
-        }
-    });
-    let term = running.term().await;
-    let (_b, election, mut b) = join_election(&etcd, "b").await?;
-    let next = elected(&mut b).await?;
-    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
-    assert!(!term.is_valid());
-    assert!(
-        dropped.load(Ordering::SeqCst) >= 1,
-        "dropped, and then released"
-    );
-    queue(&election, &["b", "a"]).await?;
-    drop(next);
-    running.term().await;
-    // A shutdown would await the run until its deadline.
-    running.task.abort();
-    Ok(())
-}
-
 #[tokio::test]
 async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended() -> Result {
     // Complaints: a stalled leader kept renewing; the old work ran beside the new.
@@ -225,64 +191,33 @@ async fn blocked_work_loses_the_key_and_rejoins_only_after_it_ended() -> Result 
 #[tokio::test(start_paused = true)]
 async fn an_unhealthy_leader_gives_way_and_rejoins_when_it_is_healthy() -> Result {
     // Complaint: an unhealthy leader could not give way.
-    let etcd = in_memory();
-    let a = session(&etcd, "a").await?;
-    let health = Health::new(true);
-    let asked = health.clone();
-    let runner = a.election("e")?.runner();
-    let runner = runner.health_check(OFTEN, LONG, move || ready(asked.says()));
-    let mut running = Running::with(runner, until_lost);
-    let term = running.term().await;
-    stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
-    let (_b, election, mut b) = join_election(&etcd, "b").await?;
-    health.set(false);
-    // A few errors do no harm.
-    health.is_asked(3).await?;
-    health.set(true);
-    health.is_asked(2).await?;
-    assert!(term.is_valid());
-    health.set(false);
-    let next = elected(&mut b).await?;
-    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
-    health.is_asked(5).await?;
-    queue(&election, &["b"]).await?;
-    health.set(true);
-    queue(&election, &["b", "a"]).await?;
-    drop(next);
-    running.term().await;
-    running.stop().await
-}
-
-#[tokio::test(start_paused = true)]
-async fn hanging_health_check_counts_as_ill_and_is_called_again() -> Result {
-    let etcd = in_memory();
-    let a = session(&etcd, "a").await?;
-    let hangs = Arc::new(AtomicBool::new(false));
-    let hung = Arc::clone(&hangs);
-    let runner = a
-        .election("e")?
-        .runner()
-        .health_check(OFTEN, LONG, move || {
-            let hangs = hung.load(Ordering::SeqCst);
-            async move {
-                if hangs {
-                    std::future::pending::<()>().await;
-                }
-                Result::Ok(())
-            }
-        });
-    let mut running = Running::with(runner, until_lost);
-    let term = running.term().await;
-    let (_b, election, mut b) = join_election(&etcd, "b").await?;
-    hangs.store(true, Ordering::SeqCst);
-    let next = elected(&mut b).await?;
-    assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
-    queue(&election, &["b"]).await?;
-    hangs.store(false, Ordering::SeqCst);
-    queue(&election, &["b", "a"]).await?;
-    drop(next);
-    running.term().await;
-    running.stop().await
+    for ill in [Health::Ill, Health::Hangs] {
+        let etcd = in_memory();
+        let a = session(&etcd, "a").await?;
+        let check = Check::new(Health::Well);
+        let runner = check.of(a.election("e")?.runner());
+        let mut running = Running::with(runner, until_lost);
+        let term = running.term().await;
+        stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
+        let (_b, election, mut b) = join_election(&etcd, "b").await?;
+        // A few errors do no harm.
+        check.set(Health::Ill);
+        check.is_asked(3).await?;
+        check.set(Health::Well);
+        check.is_asked(2).await?;
+        assert!(term.is_valid());
+        check.set(ill);
+        let next = elected(&mut b).await?;
+        assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
+        check.is_asked(5).await?;
+        queue(&election, &["b"]).await?;
+        check.set(Health::Well);
+        queue(&election, &["b", "a"]).await?;
+        drop(next);
+        running.term().await;
+        running.stop().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,12 +226,10 @@ async fn unhealthy_node_does_not_join_but_follows_and_can_be_shut_down() -> Resu
     let mut client = etcd.client().await;
     let a = session(&etcd, "a").await?;
     for recovers in [true, false] {
-        let health = Health::new(false);
-        let asked = health.clone();
+        let check = Check::new(Health::Ill);
         let follows = CancellationToken::new();
         let following = follows.clone();
-        let runner = a.election("e")?.runner();
-        let runner = runner.health_check(OFTEN, LONG, move || ready(asked.says()));
+        let runner = check.of(a.election("e")?.runner());
         let runner = runner.follow(move |f: eldest::Following| {
             following.cancel();
             async move {
@@ -306,10 +239,10 @@ async fn unhealthy_node_does_not_join_but_follows_and_can_be_shut_down() -> Resu
         });
         let mut running = Running::with(runner, until_lost);
         soon("it follows", follows.cancelled()).await;
-        health.is_asked(5).await?;
+        check.is_asked(5).await?;
         assert_eq!(keys(&mut client, "eldest/").await, []);
         if recovers {
-            health.set(true);
+            check.set(Health::Well);
             running.term().await;
         }
         running.stop().await?;
@@ -318,51 +251,24 @@ async fn unhealthy_node_does_not_join_but_follows_and_can_be_shut_down() -> Resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeat_and_health_do_not_replace_each_other() -> Result {
+async fn term_needs_heartbeats_and_health() -> Result {
     let etcd = in_memory();
-    for (beats, well) in [(true, false), (false, true)] {
+    for (beats, health) in [(true, Health::Ill), (false, Health::Well)] {
         let a = session(&etcd, "a").await?;
-        let health = Health::new(true);
-        let asked = health.clone();
+        let check = Check::new(Health::Well);
         let runner = a.election("e")?.runner().stall_timeout(LONG);
-        let runner = runner.health_check(OFTEN, LONG, move || ready(asked.says()));
-        let mut running = Running::with(runner, until_lost);
+        let mut running = Running::with(check.of(runner), until_lost);
         let term = running.term().await;
-        let heart = running.heart().await;
-        let beating = beats.then(|| Beats::of(heart));
-        health.set(well);
+        let beating = Beats::of(running.heart().await);
+        stays(LONG * 3 / 2, "it leads", async || term.is_valid()).await?;
+        check.set(health);
+        let beating = beats.then_some(beating);
         soon("it stalls", term.lost().cancelled()).await;
         assert_eq!(term.lost_reason(), Some(LostReason::Stalled));
         drop(beating);
         running.stop().await?;
     }
     Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn announcement_survives_a_stall() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let a = etcd.session(options("a")).await?;
-    let runner = a.election("e")?.runner().stall_timeout(SHORT);
-    let mut first = true;
-    let mut running = Running::with(runner, move |leadership| {
-        let proclaims = std::mem::take(&mut first);
-        async move {
-            if proclaims {
-                leadership.proclaim("a, at another address").await?;
-            }
-            until_lost(leadership).await
-        }
-    });
-    let first = running.term().await;
-    let second = eventually(SOON, "it rejoins", async || {
-        let own = keys(&mut client, "eldest/").await.pop()?;
-        (own.created > first.fencing_token()).then_some(own)
-    })
-    .await?;
-    assert_eq!(second.value, "a, at another address");
-    running.stop().await
 }
 
 #[tokio::test(start_paused = true)]
@@ -401,15 +307,4 @@ async fn invalid_durations_are_refused_with_name_and_rule() -> Result {
     }
     assert_eq!(keys(&mut client, "").await, []);
     Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_limits_a_silent_leader_leads_on() -> Result {
-    let etcd = in_memory();
-    let a = session(&etcd, "a").await?;
-    let mut running = Running::with(a.election("e")?.runner(), until_lost);
-    let term = running.term().await;
-    running.heart().await.beat();
-    stays(WHILE * 2, "it leads", async || term.is_valid()).await?;
-    running.stop().await
 }

@@ -237,24 +237,6 @@ async fn the_key_is_held_until_the_service_says_that_it_has_stopped() -> Result 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_never_stops_holds_the_key_until_the_deadline() -> Result {
-    let etcd = in_memory();
-    let (_a, election, mut of_a) = join_election(&etcd, "a").await?;
-    let leadership = elected(&mut of_a).await?;
-    let term = leadership.term();
-    let holding = tokio::spawn(leadership.hold_until_stopped(std::future::pending()));
-    let begun = tokio::time::Instant::now();
-    soon("step down", election.step_down()).await?;
-    assert!(
-        begun.elapsed() >= Duration::from_secs(1),
-        "the grace period"
-    );
-    soon("the release", holding).await??;
-    assert_eq!(term.lost_reason(), Some(LostReason::SteppedDown));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_service_that_stops_by_itself_steps_down() -> Result {
     let etcd = in_memory();
     let (_a, _, mut of_a) = join_election(&etcd, "a").await?;

@@ -321,28 +321,6 @@ async fn node_whose_key_is_replaced_is_cold_until_it_has_prepared_again() -> Res
     Ok(())
 }
 
-#[tokio::test(start_paused = true)]
-async fn failed_preparation_ends_the_run_as_follower_work_does() -> Result {
-    let etcd = in_memory();
-    let (_a, election, mut a) = join_election(&etcd, "a").await?;
-    let _leader = elected(&mut a).await?;
-    let b = session(&etcd, "b").await?.election("e")?;
-    let runner = b
-        .runner()
-        .prepare(async |_| Err::<(), BoxError>("no cache".into()));
-    let error = Running::with(runner, until_lost).end().await;
-    let error = error.expect_err("it failed");
-    assert_eq!(error.kind(), ErrorKind::Work, "{error}");
-    assert!(error.report().to_string().contains("no cache"), "{error}");
-    queue(&election, &["a"]).await?;
-    let runner = b
-        .runner()
-        .prepare(async |_| -> Result { panic!("no cache") });
-    let run = tokio::spawn(runner.run(CancellationToken::new(), until_lost));
-    assert!(soon("it panics", run).await.is_err_and(|e| e.is_panic()));
-    queue(&election, &["a"]).await
-}
-
 /// Checks that the follower's work ends before the run does if the preparation fails, or the other way round.
 async fn other_work_ends(etcd: &MemoryEtcd, is_preparation: bool, panics: bool) -> Result {
     let b = session(etcd, "b").await?.election("e")?;
@@ -374,7 +352,11 @@ async fn other_work_ends(etcd: &MemoryEtcd, is_preparation: bool, panics: bool) 
     };
     let run = tokio::spawn(runner.run(CancellationToken::new(), until_lost));
     match soon("it ends", run).await {
-        Ok(ended) => assert_eq!(ended.expect_err("it failed").kind(), ErrorKind::Work),
+        Ok(ended) => {
+            let error = ended.expect_err("it failed");
+            assert_eq!(error.kind(), ErrorKind::Work, "{error}");
+            assert!(error.report().to_string().contains("broken"), "{error}");
+        }
         Err(error) => assert!(panics && error.is_panic(), "{error}"),
     }
     assert_eq!(steps.try_recv(), Ok("ended"), "{is_preparation} {panics}");

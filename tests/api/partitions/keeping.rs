@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use eldest::{
-    Announcement, ErrorKind, Partition, PartitionMap, PartitionRunner, Partitions, Session,
-    SessionState, Term,
+    Announcement, ErrorKind, PartitionMap, PartitionRunner, Partitions, Session, SessionState, Term,
 };
 use eldest_testing::{Etcd, crash, eventually};
 use etcd_client::Client;
@@ -31,18 +30,10 @@ pub(super) struct Keeper {
 
 impl Keeper {
     pub(super) async fn start(etcd: &impl Store, identity: &str) -> Result<Self> {
-        Self::with_work(etcd, identity, until_lost).await
-    }
-
-    async fn with_work<W, F>(etcd: &impl Store, identity: &str, work: W) -> Result<Self>
-    where
-        W: FnMut(Partition) -> F + Send + 'static,
-        F: Future<Output = Result> + Send + 'static,
-    {
         let session = etcd.session(short(identity)).await?;
         let partitions = session.partitions("billing", COUNT)?.keep_share_for(KEEP);
         Ok(Self {
-            running: Running::start(&partitions, work),
+            running: Running::start(&partitions, until_lost),
             session,
             partitions,
         })
@@ -227,32 +218,6 @@ async fn crashed_member_owns_the_same_although_its_former_keys_still_exist() -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn member_owns_the_same_although_work_of_its_former_process_is_still_ending() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let mut a = Keeper::start(&etcd, "a").await?;
-    a.running.owns(6).await?;
-    let mut b = Keeper::with_work(&etcd, "b", async |partition: Partition| {
-        partition.lost().cancelled().await;
-        tokio::time::sleep(WHILE).await;
-        Ok(())
-    })
-    .await?;
-    let of_b = b.running.owns(3).await?;
-    a.running.owns(3).await?;
-    b.recorded(&mut client).await?;
-    let before = valid(&mut a.running);
-    b.running.shutdown.cancel();
-    let mut again = Keeper::start(&etcd, "b").await?;
-    let (ended, owned) = tokio::join!(b.running.end(), again.running.owns(3));
-    ended?;
-    assert_eq!(owned?, of_b);
-    again.recorded(&mut client).await?;
-    assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn time_counts_from_when_the_member_was_last_there_although_its_process_lives() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -308,21 +273,6 @@ async fn forgotten_share_moves_at_once() -> Result {
 }
 
 #[tokio::test(start_paused = true)]
-async fn member_that_is_ill_keeps_no_share() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let well = Arc::new(AtomicBool::new(true));
-    let is_checked = |runner| checked(runner, &well);
-    let (mut a, (_session, mut b), _) = two_with(&etcd, &mut client, is_checked).await?;
-    well.store(false, Ordering::SeqCst);
-    a.running.owns(6).await?;
-    assert_eq!(listed(&mut client, "b").await, None);
-    well.store(true, Ordering::SeqCst);
-    b.owns(3).await?;
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
 async fn another_count_waits_until_the_last_share_is_forgotten() -> Result {
     let etcd = in_memory();
     let mut client = etcd.client().await;
@@ -367,19 +317,32 @@ async fn time_that_is_too_short_or_too_long_is_refused_with_the_rule() -> Result
 }
 
 #[tokio::test(start_paused = true)]
-async fn member_that_has_handed_over_keeps_no_share() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let hands_over = |runner: PartitionRunner<'static>| runner.hand_over_within(SOON);
-    let (mut a, (_session, b), _) = two_with(&etcd, &mut client, hands_over).await?;
-    b.shutdown.cancel();
-    b.end().await?;
-    a.running.owns(6).await?;
-    eventually(SOON, "its record is gone", async || {
-        let records = keys(&mut client, &format!("{PREFIX}{COUNT}/k-")).await;
-        (records.len() == 1).then_some(())
-    })
-    .await?;
+async fn member_that_is_ill_or_has_handed_over_keeps_no_share() -> Result {
+    for is_ill in [true, false] {
+        let etcd = in_memory();
+        let mut client = etcd.client().await;
+        let well = Arc::new(AtomicBool::new(true));
+        let configured = |runner: PartitionRunner<'static>| {
+            if is_ill {
+                checked(runner, &well)
+            } else {
+                runner.hand_over_within(SOON)
+            }
+        };
+        let (mut a, (_session, b), _) = two_with(&etcd, &mut client, configured).await?;
+        if is_ill {
+            well.store(false, Ordering::SeqCst);
+        } else {
+            b.shutdown.cancel();
+        }
+        a.running.owns(6).await?;
+        eventually(SOON, "its record is gone", async || {
+            listed(&mut client, "b").await.is_none().then_some(())
+        })
+        .await?;
+        b.shutdown.cancel();
+        b.end().await?;
+    }
     Ok(())
 }
 

@@ -23,8 +23,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::common::{
-    Probe, Result, SOON, Store, WHILE, in_memory, keys, leases, nothing_under, session, short,
-    soon, stays,
+    Probe, Result, SOON, Store, WHILE, in_memory, keys, leases, nothing_under, session, soon, stays,
 };
 
 const PREFIX: &str = "eldest/~partitions/billing/";
@@ -287,26 +286,5 @@ async fn a_session_that_closes_hands_its_partitions_over() -> Result {
     let ended = running.end().await.unwrap_err();
     assert_eq!(ended.kind(), ErrorKind::Closed);
     assert_eq!(leases(&mut client).await, 1);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_is_revoked_costs_the_partitions_and_they_come_back() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let session = etcd.session(short("a")).await?;
-    let partitions = session.partitions("billing", 6)?;
-    let mut running = Running::start(&partitions, until_lost);
-    running.owns(6).await?;
-    let before = running.terms.clone();
-    let lease = keys(&mut client, PREFIX).await[0].lease;
-    client.lease_revoke(lease).await?;
-    eventually(SOON, "all were lost", async || {
-        before.values().all(|term| !term.is_valid()).then_some(())
-    })
-    .await?;
-    running.owns(6).await?;
-    let keys = keys(&mut client, PREFIX).await;
-    assert!(keys.len() == 7 && keys.iter().all(|key| key.lease != lease));
     Ok(())
 }

@@ -5,7 +5,7 @@ use eldest_testing::eventually;
 
 use super::membership::next;
 use super::{PREFIX, Running, partitions, until_lost};
-use crate::common::{Result, SOON, in_memory, keys, options, session, soon};
+use crate::common::{Result, SOON, in_memory, keys, only_key, options, soon};
 
 #[tokio::test(start_paused = true)]
 async fn observers_see_the_owner_of_each_partition_and_its_address() -> Result {
@@ -74,104 +74,48 @@ async fn another_partition_count_is_refused_while_the_first_has_members() -> Res
     let error = a.partitions("billing", 16).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
     assert!(error.to_string().contains("shares 8"), "{error}");
-    let mut member = first.join().await?;
-    let partition = next(&mut member).await?;
-
     let (_b, second) = partitions(&etcd, "b", 16).await?;
-    let error = soon("refused", second.join()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::CountMismatch);
-    let message = error.to_string();
-    assert!(
-        message.contains("16 partitions were requested"),
-        "{message}"
-    );
-    assert!(message.contains("share 8"), "{message}");
+    let mut changes = second.observe().await?;
+    let mut state = async || soon("a state", changes.next()).await.expect("open");
+    assert_eq!(state().await?.unowned().count(), 16, "nobody shares any");
+
+    let mut member = first.join().await?;
+    let again = soon("refused", first.join()).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AlreadyCampaigning);
+    let partition = next(&mut member).await?;
     let run = second.run(CancellationToken::new(), until_lost);
-    let error = soon("refused", run).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::CountMismatch);
+    for error in [
+        soon("refused", second.join()).await.map(drop).unwrap_err(),
+        soon("refused", run).await.map(drop).unwrap_err(),
+        second.map().await.map(drop).unwrap_err(),
+        state().await.map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::CountMismatch);
+        let message = error.to_string();
+        assert!(
+            message.contains("16 partitions were requested"),
+            "{message}"
+        );
+        assert!(message.contains("share 8"), "{message}");
+    }
     assert_eq!(keys(&mut client, &format!("{PREFIX}16/")).await, []);
+    assert_eq!(first.map().await?.members().len(), 1);
 
     // Not even the key of one partition whose work is ending may exist beside another count.
-    let own = only_member(&mut client).await;
-    client.delete(own, None).await?;
+    let own = only_key(&mut client, &format!("{PREFIX}8/m-")).await;
+    client.delete(own.path, None).await?;
     let error = soon("refused", second.join()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CountMismatch);
     drop(partition);
     soon("left", member.leave()).await?;
+    assert_eq!(second.map().await?.members().len(), 0);
     let _member = soon("joined", second.join()).await?;
-    Ok(())
-}
-
-async fn only_member(client: &mut etcd_client::Client) -> String {
-    let members = keys(client, &format!("{PREFIX}8/m-")).await;
-    assert_eq!(members.len(), 1);
-    members[0].path.clone()
-}
-
-#[tokio::test(start_paused = true)]
-async fn invalid_partitions_are_refused_with_the_rule() -> Result {
-    let etcd = in_memory();
-    let session = session(&etcd, "a").await?;
-    for (name, count, rule) in [
-        ("billing", 0, "is 0; it must be from 1 to 65536"),
-        ("billing", 65_537, "is 65537; it must be from 1 to 65536"),
-        ("", 8, "empty"),
-        ("a//b", 8, "'//'"),
-        ("~a", 8, "begin with '~'"),
-    ] {
-        let error = session.partitions(name, count).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(rule), "{error}");
-    }
-    let partitions = session.partitions("billing", 8)?;
-    let _election = session.election("billing")?; // names of their own
-    let nested = session.partitions("billing/eu", 8).unwrap_err();
-    assert!(
-        nested.to_string().contains("nests with \"billing\""),
-        "{nested}"
-    );
-    let _member = partitions.join().await?;
-    let again = soon("refused", partitions.join()).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::AlreadyCampaigning);
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn observers_with_another_count_get_an_error_while_the_first_is_used() -> Result {
-    let etcd = in_memory();
-    let (_a, first) = partitions(&etcd, "a", 8).await?;
-    let (_eye, other) = partitions(&etcd, "eye", 16).await?;
-    let mut changes = other.observe().await?;
-    let state = soon("a state", changes.next()).await.expect("open")?;
-    assert_eq!(state.unowned().count(), 16, "nobody shares any");
-
-    let mut member = first.join().await?;
-    let error = other.map().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::CountMismatch);
-    let message = error.to_string();
-    assert!(
-        message.contains("16 partitions were requested, but others share 8"),
-        "{message}"
-    );
-    let error = soon("a change", changes.next())
-        .await
-        .expect("open")
-        .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::CountMismatch);
-    assert_eq!(first.map().await?.members().len(), 1);
-
-    soon("left", member.leave()).await?;
-    assert_eq!(other.map().await?.members().len(), 0);
-    let _member = soon("joined", other.join()).await?;
-    let joined = async {
-        loop {
-            match changes.next().await.expect("open") {
-                Ok(map) if map.members().len() == 1 => return,
-                Ok(_) => {}
-                Err(error) => assert_eq!(error.kind(), ErrorKind::CountMismatch),
-            }
+    // The stream goes on.
+    loop {
+        match state().await {
+            Ok(map) if map.members().len() == 1 => return Ok(()),
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::CountMismatch),
         }
-    };
-    soon("it goes on", joined).await;
-    Ok(())
+    }
 }

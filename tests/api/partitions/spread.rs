@@ -1,6 +1,6 @@
 //! Tests that data centres own equal numbers of partitions if all members request that.
 
-use eldest::{Announcement, ErrorKind, Partitions};
+use eldest::{Announcement, Partitions};
 
 use super::{Running, until_lost};
 use crate::common::{Result, Store, in_memory, options};
@@ -50,20 +50,5 @@ async fn data_centres_own_equal_numbers_while_all_members_ask_for_it() -> Result
         running.shutdown.cancel();
         running.end().await?;
     }
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn spread_without_a_data_centre_is_refused() -> Result {
-    let etcd = in_memory();
-    let nowhere = Announcement::default().with_spread_over_data_centers();
-    let session = etcd.session(options("a").announcement(nowhere)).await?;
-    let partitions = session.partitions("billing", 2)?;
-    let refused = partitions.join().await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
-    assert!(
-        refused.to_string().contains("names no data centre"),
-        "{refused}"
-    );
     Ok(())
 }

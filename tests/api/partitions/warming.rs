@@ -239,6 +239,9 @@ async fn member_prepares_for_at_most_64_partitions_at_a_time() -> Result {
     Ok(())
 }
 
+/// An option of a runner.
+type Configure = fn(PartitionRunner<'static>) -> PartitionRunner<'static>;
+
 #[tokio::test(start_paused = true)]
 async fn limit_or_announcement_that_cannot_be_used_is_refused_with_the_rule() -> Result {
     let etcd = in_memory();
@@ -250,23 +253,28 @@ async fn limit_or_announcement_that_cannot_be_used_is_refused_with_the_rule() ->
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(&format!("{limit:?}")), "{error}");
     }
-    let prepared = async |_: ComingPartition| Ok::<_, BoxError>(());
-    let refuses = async |announcement: Announcement, rule: &str| -> Result {
-        let session = etcd
-            .session(options("b").announcement(announcement))
-            .await?;
-        let runner: PartitionRunner = session.partitions("billing", COUNT)?.runner();
+    let short = || Announcement::new("b");
+    let long = || short().with_metadata("m", "x".repeat(32 * 1024 - 400));
+    let at_once: Configure = |runner| runner.hand_over_within(Duration::ZERO);
+    let hands_over: Configure = |runner| runner.hand_over_within(LIMIT);
+    let prepares: Configure = |runner| runner.prepare(async |_: ComingPartition| Result::Ok(()));
+    for (announcement, configure, rule) in [
+        (short(), at_once, "hand_over_within is 0ns"),
+        ("b".into(), hands_over, "do not set `hand_over_within`"),
+        (long(), hands_over, "allowed with `hand_over_within`"),
+        ("b".into(), prepares, "do not set `prepare`"),
+        (long(), prepares, "allowed with `prepare`"),
+    ] {
+        let options = options("b").announcement(announcement);
+        let shards = etcd.session(options).await?.partitions("billing", COUNT)?;
         let never = std::future::pending::<()>();
         let work = async |_: Partition| Ok::<(), BoxError>(());
-        let error = soon(rule, runner.prepare(prepared).run(never, work)).await;
-        let error = error.expect_err("the announcement is refused");
+        let error = soon(rule, configure(shards.runner()).run(never, work)).await;
+        let error = error.expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(rule), "{error}");
-        Ok(())
-    };
-    refuses("b".into(), "do not set `prepare`").await?;
-    let long = Announcement::new("b").with_metadata("m", "x".repeat(32 * 1024 - 400));
-    refuses(long, "allowed with `prepare`").await
+    }
+    Ok(())
 }
 
 /// Starts a member that owns everything, hands it over before it leaves, and is about to leave; and one that prepares for it.
@@ -351,30 +359,6 @@ async fn member_hands_nothing_over_while_no_other_member_takes_partitions() -> R
     b.running.end().await?;
     assert!(begun.elapsed() < LIMIT / 4, "{:?}", begun.elapsed());
     Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn hand_over_is_refused_with_a_limit_or_an_announcement_that_cannot_be_used() -> Result {
-    let etcd = in_memory();
-    let refuses = async |announcement: Announcement, limit: Duration, rule: &str| -> Result {
-        let session = etcd
-            .session(options("b").announcement(announcement))
-            .await?;
-        let shards = session.partitions("billing", COUNT)?;
-        let never = std::future::pending::<()>();
-        let work = async |_: Partition| Ok::<(), BoxError>(());
-        let runner: PartitionRunner = shards.runner();
-        let error = soon(rule, runner.hand_over_within(limit).run(never, work)).await;
-        let error = error.expect_err("it is refused");
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(rule), "{error}");
-        Ok(())
-    };
-    let b = || Announcement::new("b");
-    refuses(b(), Duration::ZERO, "hand_over_within is 0ns").await?;
-    refuses("b".into(), LIMIT, "do not set `hand_over_within`").await?;
-    let long = b().with_metadata("m", "x".repeat(32 * 1024 - 400));
-    refuses(long, LIMIT, "allowed with `hand_over_within`").await
 }
 
 #[tokio::test(start_paused = true)]

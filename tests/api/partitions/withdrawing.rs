@@ -9,10 +9,10 @@ use etcd_client::Client;
 use tokio::time::Instant;
 
 use super::keeping::{
-    COUNT, KEEP, Keeper, keeps, listed, recorded, tokens, twice_there, two, two_with, valid,
+    COUNT, KEEP, Keeper, keeps, listed, recorded, tokens, twice_there, two, valid,
 };
 use super::{PREFIX, Running};
-use crate::common::{Key, Result, SOON, Store, WHILE, in_memory, keys, short, soon, stays};
+use crate::common::{Key, Result, SOON, Store, in_memory, keys, short, soon};
 
 /// Returns the keys of one kind that belong to an identity.
 async fn of(client: &mut Client, kind: &str, identity: &str) -> Vec<Key> {
@@ -109,35 +109,6 @@ async fn member_that_hands_over_keeps_no_share_of_its_former_process() -> Result
     b.end().await?;
     assert!(of(&mut client, "k", "b").await.is_empty());
     session.close().await?;
-    a.running.owns(6).await?;
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn member_that_hands_over_to_its_next_process_moves_no_partitions_of_others() -> Result {
-    let etcd = in_memory();
-    let mut client = etcd.client().await;
-    let hands_over = |runner: PartitionRunner<'static>| runner.hand_over_within(SOON);
-    let (mut a, (_session, former), of_b) = two_with(&etcd, &mut client, hands_over).await?;
-    a.running.owns(3).await?;
-    a.recorded(&mut client).await?;
-    let before = valid(&mut a.running);
-    let mut next = Keeper::start(&etcd, "b").await?;
-    twice_there(&mut client).await?;
-    stays(WHILE, "it waits", async || next.running.owned().is_empty()).await?;
-    former.shutdown.cancel();
-    former.end().await?;
-    assert_eq!(next.running.owns(3).await?, of_b);
-    next.recorded(&mut client).await?;
-    assert_eq!(tokens(&valid(&mut a.running)), tokens(&before));
-    Ok(())
-}
-
-#[tokio::test(start_paused = true)]
-async fn key_that_names_no_lease_is_no_member() -> Result {
-    let etcd = in_memory();
-    let mut a = Keeper::start(&etcd, "a").await?;
-    etcd.put(format!("{PREFIX}{COUNT}/m-0"), "z").await?;
     a.running.owns(6).await?;
     Ok(())
 }
