@@ -4,7 +4,6 @@
 #![allow(clippy::large_futures)] // a test's whole scene lives in its future, once
 
 mod balancer;
-mod blocked;
 #[path = "../capture/mod.rs"]
 mod capture;
 mod drain;
@@ -12,10 +11,8 @@ mod locks;
 mod members;
 mod moving;
 mod nearest;
-mod operators;
 mod overruns;
 mod partitions;
-mod partitions_shared;
 mod processes;
 mod relisted;
 mod requests;

@@ -1,14 +1,14 @@
-//! Tests servers of etcd that die, stop or return.
+//! Tests leaders of etcd that die, stop or return.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use eldest::{Challenges, LostReason, Session, SessionOptions};
-use eldest_testing::{Etcd, EtcdCluster, eventually};
+use eldest_testing::{EtcdCluster, eventually};
 
 use crate::stage::{
-    Led, Node, Result, SOON, Stage, Work, deadline, millis, one_leads, options, pass, seconds,
+    Led, Node, Result, SOON, Stage, Work, millis, one_leads, options, pass, seconds,
 };
 
 /// A TTL long enough to survive a change of etcd's leader.
@@ -97,26 +97,6 @@ impl Scene {
     }
 }
 
-#[tokio::test]
-async fn the_death_of_etcds_leader_costs_at_most_an_orderly_change() -> Result {
-    let mut scene = Scene::new().await?;
-    let dies = scene.etcd_leader;
-    scene.stage.fault("", "etcd's leader killed");
-    scene.cluster.member(dies).kill();
-    assert_ne!(scene.cluster.leader().await, dies);
-    scene.stage.healed("", "etcd's leader killed");
-    scene.settles().await?;
-    // The new leader of etcd renews the lease of the node that leads.
-    let (_, led) = one_leads(&[&scene.a, &scene.b], TAKEOVER).await?;
-    let now = scene.stage.now();
-    eventually(TAKEOVER, "renewed", async || {
-        (led.deadline() > deadline(now, TTL)).then_some(())
-    })
-    .await?;
-    scene.cluster.restart().await?;
-    scene.ends_well().await
-}
-
 /// The time in which etcd may change its leader at no cost: 2 s, and the delay until this test notices.
 const STEADY_CHANGE: Duration = millis(2_100);
 
@@ -170,36 +150,4 @@ async fn resumed_etcd_leader_makes_no_second_leader() -> Result {
     scene.stage.healed("", "etcd's leader stopped");
     one_leads(&[&scene.a, &scene.b], TAKEOVER).await?;
     scene.ends_well().await
-}
-
-/// etcd counts no time while it is down: keys return that are older than all trust in them, and in their former order.
-#[tokio::test]
-async fn long_outage_ends_the_term_and_the_queue_keeps_its_order() -> Result {
-    const TTL: Duration = seconds(3);
-    let mut etcd = Etcd::start().await?;
-    let stage = Stage::new(&[etcd.endpoint()], TTL).await?;
-    let a = stage.node("a", &[etcd.endpoint()]).await?;
-    let b = stage.node("b", &[etcd.endpoint()]).await?;
-    let c = stage.node("c", &[etcd.endpoint()]).await?;
-    let led = a.elected(SOON).await?;
-    let keys = stage.keys().await;
-    stage.fault("", "etcd down");
-    etcd.kill();
-    led.is_lost(TTL * 2).await?;
-    assert_eq!(led.reason(), Some(LostReason::LeaseExpiring));
-    pass(TTL * 3).await;
-    assert_eq!((b.terms().len(), c.terms().len()), (0, 0));
-    etcd.restart().await?;
-    stage.healed("", "etcd down");
-    let second = b.elected(TAKEOVER).await?;
-    assert_eq!(second.token(), keys[1].create_revision);
-    stage.queue(&["b", "c", "a"], SOON).await?;
-    assert!(!led.term.is_valid());
-    for node in [b, c] {
-        node.elected(SOON).await?;
-        node.stop().await?;
-    }
-    a.elected(SOON).await?;
-    stage.judge(4, 1).await?;
-    Ok(())
 }

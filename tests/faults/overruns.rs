@@ -3,13 +3,13 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use eldest::{CancellationToken, OnOverrun, Session};
 use eldest_testing::history::{History, Recorder, What};
 use eldest_testing::{Etcd, eventually};
 
-use crate::processes::Process;
 use crate::stage::{ELECTION, Result, SOON, Stage, grace, millis, options, pass, seconds};
 
 const TTL: Duration = seconds(5);
@@ -17,6 +17,39 @@ const STALL: Duration = seconds(1);
 /// The TTL if the key is deleted: far longer than the grace period.
 const LONG_TTL: Duration = seconds(20);
 const SIGABRT: i32 = 6;
+
+/// The variable that has the arguments of the other process.
+const CHILD: &str = "ELDEST_TEST_CHILD";
+
+/// Another process, which runs this test's program.
+struct Process(Child);
+
+impl Process {
+    /// Runs one test of this program in another process, with these arguments.
+    fn start(test: &str, arguments: &str) -> Result<Self> {
+        // If it aborts, it must leave no core dump.
+        let child = Command::new("sh")
+            .args(["-c", "ulimit -c 0; exec \"$@\"", "sh"])
+            .arg(std::env::current_exe()?)
+            .args(["--exact", "--nocapture", test])
+            .env(CHILD, arguments)
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Returns the arguments of this process, if it is a child.
+    fn arguments() -> Option<String> {
+        std::env::var(CHILD).ok()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// How the work of the other process overruns: it stalls and blocks its thread, or its key is deleted.
 const BLOCKS: &str = "blocks";

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use eldest::{
-    BoxError, CancellationToken, Election, Leadership, LostReason, Session, SessionOptions, Term,
-};
+use eldest::{BoxError, CancellationToken, Leadership, LostReason, Session, SessionOptions, Term};
 use eldest_testing::eventually;
 use eldest_testing::history::{History, Recorder, Report, Rules, TruthRecorder, What, check};
 use etcd_client::{Client, GetOptions, LeaseStatus};
@@ -19,7 +17,7 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 /// The election of a stage.
 pub(crate) const ELECTION: &str = "jobs";
 /// The keys of that election.
-pub(crate) const PREFIX: &str = "eldest/jobs/";
+const PREFIX: &str = "eldest/jobs/";
 /// The limit for events that should happen at once; far longer, because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
@@ -177,21 +175,11 @@ impl Stage {
         self.recorder.record(node, ELECTION, What::Healed { name });
     }
 
-    /// Records that the test is about to delete that key.
-    pub(crate) fn deletes(&self, create_revision: i64) {
-        let what = What::DeletedByOther { create_revision };
-        self.recorder.record("operator", ELECTION, what);
-    }
-
-    /// Returns the keys one level below the prefix, eldest first; none if etcd does not answer.
+    /// Returns the keys below the prefix, eldest first; none if etcd does not answer.
     pub(crate) async fn keys(&self) -> Vec<Key> {
-        self.keys_under(PREFIX).await
-    }
-
-    pub(crate) async fn keys_under(&self, prefix: &str) -> Vec<Key> {
         let mut client = self.client.clone();
         let options = Some(GetOptions::new().with_prefix());
-        let answer = client.get(prefix, options);
+        let answer = client.get(PREFIX, options);
         let Ok(Ok(answer)) = tokio::time::timeout(seconds(1), answer).await else {
             return Vec::new();
         };
@@ -233,23 +221,13 @@ impl Stage {
 
     /// Checks I1 to I5, and that enough happened for the check to prove something.
     pub(crate) async fn judge(self, elections: usize, leader_hits: usize) -> Result<Report> {
-        let rules = Rules::new(self.ttl);
-        self.judge_by(rules, elections, leader_hits).await
-    }
-
-    pub(crate) async fn judge_by(
-        self,
-        rules: Rules,
-        elections: usize,
-        leader_hits: usize,
-    ) -> Result<Report> {
         self.sampler.stop();
         self.truth.stop().await;
         let nodes = std::mem::take(&mut *self.nodes.lock().unwrap_or_else(PoisonError::into_inner));
         let files = std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner));
         let mut history = self.recorder.history()?;
         history.extend(History::load(files)?.events().iter().cloned());
-        let report = check(&history, &rules.live(nodes));
+        let report = check(&history, &Rules::new(self.ttl).live(nodes));
         report.assert_ok();
         report.require(elections, leader_hits);
         assert!(
@@ -277,7 +255,6 @@ pub(crate) enum Work {
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) session: Session,
-    pub(crate) election: Election,
     recorder: Recorder,
     terms: Arc<Mutex<Vec<Arc<Led>>>>,
     shutdown: CancellationToken,
@@ -302,7 +279,7 @@ impl Node {
         let terms = Arc::new(Mutex::new(Vec::new()));
         let shutdown = CancellationToken::new();
         let run = {
-            let (election, shutdown) = (election.clone(), shutdown.clone());
+            let shutdown = shutdown.clone();
             let (name, terms) = (name.clone(), Arc::clone(&terms));
             let (recorder, sampler) = (stage.recorder.clone(), Arc::clone(&stage.sampler));
             async move {
@@ -328,7 +305,6 @@ impl Node {
         Ok(Self {
             name,
             session,
-            election,
             recorder: stage.recorder.clone(),
             terms,
             shutdown,
@@ -362,9 +338,7 @@ impl Node {
         self.session.close().await?;
         Ok(())
     }
-}
 
-impl Node {
     /// Returns true if `run` has returned.
     pub(crate) fn has_ended(&self) -> bool {
         self.task.is_finished()
