@@ -1,5 +1,4 @@
-//! Starts three etcd members and three nodes as containers on two networks, records faults, and checks the resulting
-//! history.
+//! Starts an etcd and three nodes as containers on a network, and checks the resulting history of faults.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -19,7 +18,7 @@ use testcontainers::core::{IntoContainerPort, Mount};
 use testcontainers::{ContainerAsync, GenericImage, ImageExt};
 
 use crate::images;
-use crate::member::{Member, agreed_leader, leader_of, owned, peer_url};
+use crate::member::{Member, owned};
 use crate::ports;
 use crate::pulse::Pulse;
 
@@ -29,18 +28,14 @@ pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 const ELECTION: &str = "demo";
 /// The prefix of the election's keys.
 const PREFIX: &str = "eldest/demo/";
-/// The number of etcd members, and of nodes.
-const SIZE: usize = 3;
 /// The names of the nodes, in the order in which they join.
-pub(crate) const NODES: [&str; SIZE] = ["a", "b", "c"];
+const NODES: [&str; 3] = ["a", "b", "c"];
 
 /// The limit for events that should happen at once; far longer, because the machine may be busy.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// The time from a lease's expiry to the successor: etcd checks for expired leases every 500 ms, and the rest is for
 /// the notification.
 const EXPIRY: Duration = Duration::from_millis(1500);
-/// The time without a message from etcd's leader after which its members elect another.
-const ELECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time without a sample after which a node counts as stopped or cut off. A leader samples every 10 ms.
 const SILENCE: Duration = Duration::from_millis(500);
 
@@ -48,23 +43,19 @@ pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Three etcd members in containers, three nodes in containers, and the independent eye that observes both.
+/// An etcd in a container, three nodes in containers, and the independent eye that observes both.
 pub(crate) struct Lab {
     // Containers are dropped before networks, because a network in use cannot be removed.
     pub(crate) nodes: Vec<Node>,
-    pub(crate) members: Vec<Member>,
+    // Boxed, because the future of `start` would be too large with it inside.
+    etcd: Box<Member>,
     pub(crate) clients: Network,
-    pub(crate) peers: Network,
-    pub(crate) recorder: Recorder,
+    recorder: Recorder,
     ttl: Duration,
-    /// The recorder of etcd's truth. Its client uses one member only, so a member that hangs cannot delay it.
+    /// The recorder of etcd's truth.
     truth: TruthRecorder,
-    /// Measures how slow that member and this machine are.
+    /// Measures how slow etcd and this machine are.
     pulse: Pulse,
-    /// The index of that member. No test breaks it alone.
-    pub(crate) eye: usize,
-    /// The member to which the node `a` connects first.
-    pub(crate) first: usize,
     folder: TempDir,
 }
 
@@ -95,21 +86,15 @@ pub(crate) struct Key {
 }
 
 impl Lab {
-    /// Starts everything; the node `a` leads, and is connected to etcd's leader.
+    /// Starts everything; the node `a` leads.
     pub(crate) async fn start(ttl: Duration) -> Result<Self> {
         let name = unique_name();
         let clients = Network::create(format!("{name}-clients")).await?;
-        let peers = Network::internal(format!("{name}-peers")).await?;
         let folder = tempfile::tempdir()?;
-        let names: Vec<String> = (1..=SIZE).map(|i| format!("{name}-etcd{i}")).collect();
-        let start = |index| Member::start(&names, index, "new", &clients, &peers);
-        let (one, two, three) = tokio::try_join!(start(0), start(1), start(2))?;
-        let members = vec![one, two, three];
-        let leader = leader_of(&members, SOON).await?;
-        let eye = (leader + 1) % SIZE;
+        let etcd = Box::new(Member::start(format!("{name}-etcd"), &clients).await?);
         let recorder = Recorder::boottime();
-        let client = members[eye].client().await?;
-        // The leader was just elected, so its first answer may take a moment.
+        let client = etcd.client().await?;
+        // It has just been started, so its first answer may take a moment.
         let truth = eventually(SOON, "etcd answers", async || {
             let started =
                 TruthRecorder::with_client(client.clone(), recorder.clone(), ELECTION, PREFIX)
@@ -117,18 +102,15 @@ impl Lab {
             started.ok()
         })
         .await?;
-        let pulse = Box::pin(Pulse::start(members[eye].client().await?)).await?;
+        let pulse = Box::pin(Pulse::start(etcd.client().await?)).await?;
         let mut lab = Self {
             nodes: Vec::new(),
-            members,
+            etcd,
             clients,
-            peers,
             recorder,
             ttl,
             truth,
             pulse,
-            eye,
-            first: leader,
             folder,
         };
         // The eye's own watch is part of the baseline.
@@ -138,7 +120,7 @@ impl Lab {
         .await?;
         lab.record("etcd", What::Baseline(held));
         for name in NODES {
-            let node = lab.node(name, leader).await?;
+            let node = lab.node(name).await?;
             lab.nodes.push(node);
             lab.await_candidate(name).await?;
         }
@@ -147,9 +129,7 @@ impl Lab {
         Ok(lab)
     }
 
-    async fn node(&self, name: &'static str, first: usize) -> Result<Node> {
-        let mut endpoints: Vec<String> = self.members.iter().map(Member::endpoint).collect();
-        endpoints.rotate_left(first);
+    async fn node(&self, name: &'static str) -> Result<Node> {
         let container_name = format!("{}-{name}", self.clients.name());
         let image = |port: u16| {
             let image = GenericImage::new(images::node().as_str(), "latest")
@@ -158,7 +138,7 @@ impl Lab {
                 .with_network(self.clients.name())
                 .with_container_name(&container_name)
                 .with_mapped_port(port, 8080.tcp())
-                .with_env_var("ETCD_ENDPOINTS", endpoints.join(","))
+                .with_env_var("ETCD_ENDPOINTS", self.etcd.endpoint())
                 .with_env_var("NODE_NAME", name)
                 .with_env_var("ELECTION", ELECTION)
                 .with_env_var("TTL_SECONDS", self.ttl.as_secs().to_string())
@@ -187,33 +167,8 @@ impl Lab {
         self.recorder.now()
     }
 
-    pub(crate) fn record(&self, node: &str, what: What) {
+    fn record(&self, node: &str, what: What) {
         self.recorder.record(node, ELECTION, what);
-    }
-
-    /// Records a fault that affects all nodes: before it happens, and again when it has certainly happened.
-    pub(crate) fn fault(&self, name: &str) {
-        let name = name.to_owned();
-        self.record("", What::Fault { name });
-    }
-
-    /// Causes a fault that affects all nodes. Returns when everything was certainly whole for the last time, and when
-    /// it was certainly broken.
-    pub(crate) async fn breaks<E: Into<BoxError>>(
-        &self,
-        name: &str,
-        breaking: impl Future<Output = std::result::Result<(), E>>,
-    ) -> Result<(Duration, Duration)> {
-        let whole = self.now();
-        self.fault(name);
-        breaking.await.map_err(Into::into)?;
-        self.fault(name);
-        Ok((whole, self.now()))
-    }
-
-    pub(crate) fn healed(&self, name: &str) {
-        let name = name.to_owned();
-        self.record("", What::Healed { name });
     }
 
     pub(crate) fn get(&self, name: &str) -> &Node {
@@ -222,7 +177,7 @@ impl Lab {
     }
 
     /// Returns everything that was recorded up to now, by all nodes.
-    pub(crate) fn history(&self) -> Result<History> {
+    fn history(&self) -> Result<History> {
         let mut history = self.recorder.history()?;
         let files = self.nodes.iter().map(|node| &node.history);
         let files: Vec<_> = files.filter(|file| file.exists()).collect();
@@ -231,7 +186,7 @@ impl Lab {
     }
 
     /// Returns the nodes that lead now by their own histories.
-    pub(crate) fn believers(&self) -> Result<Vec<Leads>> {
+    fn believers(&self) -> Result<Vec<Leads>> {
         let now = self.now();
         let mut found = Vec::new();
         for node in self.nodes.iter().filter(|node| node.history.exists()) {
@@ -337,15 +292,9 @@ impl Lab {
     /// not before the end of the old trust.
     pub(crate) async fn takeover(&self, old: &Leads, gone: Duration, next: &str) -> Result<Leads> {
         let led = self.leads(next, self.ttl * 2 + SOON).await?;
-        // A busy machine delays etcd and its clients alike; a new leader of etcd restarts each lease with its whole
-        // time.
+        // A busy machine delays etcd and its clients alike.
         let late = self.pulse.silence(gone) + self.pulse.lateness(gone);
-        let again = if late > ELECTION_TIMEOUT {
-            self.ttl
-        } else {
-            Duration::ZERO
-        };
-        let bound = self.ttl + EXPIRY + late * 2 + again;
+        let bound = self.ttl + EXPIRY + late * 2;
         let took = led.since.saturating_sub(gone);
         assert!(
             took <= bound,
@@ -366,8 +315,8 @@ impl Lab {
     }
 
     /// Returns the keys of the election, eldest first.
-    pub(crate) async fn keys(&self) -> Result<Vec<Key>> {
-        let mut client = self.members[self.eye].client().await?;
+    async fn keys(&self) -> Result<Vec<Key>> {
+        let mut client = self.etcd.client().await?;
         let options = Some(GetOptions::new().with_prefix());
         let answer = tokio::time::timeout(seconds(2), client.get(PREFIX, options)).await??;
         let mut keys = Vec::new();
@@ -394,114 +343,14 @@ impl Lab {
         found.map_err(|error| format!("{error}; it is {last:?}").into())
     }
 
-    /// Waits until etcd has a leader, and returns that member.
-    pub(crate) async fn etcd_leader(&self) -> Result<usize> {
-        leader_of(&self.members, SOON).await
-    }
-
-    /// Returns the leader of etcd, for a test to break. On a busy machine it may have changed since the start, perhaps
-    /// to the eye's member. So this moves it to the member to which the leading node is connected, and which the eye
-    /// does not need.
-    pub(crate) async fn etcd_leader_to_break(&self) -> Result<usize> {
-        let first = self.members[self.first].id().await?;
-        eventually(SOON, "etcd is led by the member to break", async || {
-            let leader = agreed_leader(&self.members).await?;
-            if leader == self.first {
-                return Some(());
-            }
-            let mut client = self.members[leader].client().await.ok()?;
-            // etcd refuses this while the other member is not ready for it.
-            drop(tokio::time::timeout(seconds(2), client.move_leader(first)).await);
-            None
-        })
-        .await?;
-        assert_ne!(self.first, self.eye);
-        Ok(self.first)
-    }
-
-    /// Waits until another member than `index` leads etcd, and returns how long after `since` that was seen.
-    pub(crate) async fn another_leads_etcd(
-        &self,
-        than: usize,
-        since: Duration,
-    ) -> Result<Duration> {
-        eventually(SOON, "etcd has another leader", async || {
-            let leader = agreed_leader(&self.members).await?;
-            (leader != than).then_some(())
-        })
-        .await?;
-        Ok(self.now().saturating_sub(since))
-    }
-
-    /// Removes a member from the cluster, and puts a new and empty one with the same name in its place.
-    pub(crate) async fn replace(&mut self, index: usize) -> Result {
-        let names: Vec<String> = self
-            .members
-            .iter()
-            .map(|member| member.name.clone())
-            .collect();
-        let id = self.members[index].id().await?;
-        let mut client = self.members[self.eye].client().await?;
-        // etcd refuses this for the first seconds of a cluster's life, until its members count as connected.
-        eventually(SOON, "the old member is taken out", async || {
-            let listed = async {
-                drop(client.member_remove(id).await);
-                client.member_list().await
-            };
-            let listed = tokio::time::timeout(seconds(2), listed).await.ok()?.ok()?;
-            listed
-                .members()
-                .iter()
-                .all(|member| member.id() != id)
-                .then_some(())
-        })
-        .await?;
-        let gone = self.members.remove(index);
-        gone.container.rm().await?;
-        // The others first elect a leader, if the removed member was the leader.
-        eventually(SOON, "the new member is added", async || {
-            let added = client.member_add([peer_url(&names[index])], None);
-            let added = tokio::time::timeout(seconds(2), added).await;
-            added.ok()?.ok()
-        })
-        .await?;
-        let new = Member::start(&names, index, "existing", &self.clients, &self.peers).await?;
-        let new_id = eventually(SOON, "the new member tells its id", async || {
-            // The new member contacts the others at once, and ends if it was not yet listed among them.
-            if !new.container.is_running().await.ok()? {
-                new.control.start().await.ok()?;
-            }
-            Some(new.view().await?.id)
-        })
-        .await?;
-        assert_ne!(new_id, id);
-        self.members.insert(index, new);
-        // The new member serves requests once it has caught up.
-        let mut client = self.members[index].client().await?;
-        eventually(SOON, "the new member serves", async || {
-            let read = tokio::time::timeout(seconds(2), client.get(PREFIX, None)).await;
-            read.ok()?.ok()
-        })
-        .await?;
-        Ok(())
-    }
-
-    /// Waits until all nodes are in the queue, in any order.
-    pub(crate) async fn await_all_candidates(&self) -> Result {
-        for name in NODES {
-            self.await_candidate(name).await?;
-        }
-        Ok(())
-    }
-
     /// Counts etcd's leases, keys of the election and watches.
     async fn held(&self) -> Result<Resources> {
-        let mut client = self.members[self.eye].client().await?;
+        let mut client = self.etcd.client().await?;
         let leases = client.leases().await?.leases().len();
-        let mut watchers = 0.0;
-        for member in &self.members {
-            watchers += member.metric("etcd_debugging_mvcc_watcher_total").await?;
-        }
+        let watchers = self
+            .etcd
+            .metric("etcd_debugging_mvcc_watcher_total")
+            .await?;
         Ok(Resources {
             leases: leases as u64,
             keys: self.keys().await?.len() as u64,
@@ -515,7 +364,7 @@ impl Lab {
     /// `elections` and `hits` are the least numbers of elections, and of faults that hit a leader, without which the
     /// check would prove nothing.
     pub(crate) async fn judge(self, elections: usize, hits: usize) -> Result<Report> {
-        for _ in 0..SIZE {
+        for _ in NODES {
             let leader = self.one_leads(SOON).await?;
             self.get(leader.node)
                 .control

@@ -4,11 +4,9 @@
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
 mod challenged;
-mod cluster_faults;
 mod command;
 mod composed;
 mod docker;
-mod etcd_faults;
 mod front;
 mod images;
 mod lab;

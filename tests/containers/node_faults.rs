@@ -75,18 +75,3 @@ async fn a_leader_that_is_cut_off_gives_up_before_another_leads() -> Result {
     lab.judge(4, 1).await?;
     Ok(())
 }
-
-/// A waiting node may leave and return; it loses only its place.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_node_that_is_cut_off_costs_only_its_place() -> Result {
-    let lab = Lab::start(TTL).await?;
-    let led = lab.one_leads(SOON).await?;
-    lab.get("b").control.cut(lab.clients.name()).await?;
-    lab.queue(&["a", "c"]).await?;
-    lab.get("b").control.heal().await?;
-    lab.queue(&["a", "c", "b"]).await?;
-    assert_eq!(lab.one_leads(SOON).await?, led);
-    assert_eq!(lab.elections()?, 1);
-    lab.judge(3, 0).await?;
-    Ok(())
-}
