@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use eldest::{Candidate, Credentials, ErrorKind, Leadership, LostReason, Op, Session, Status};
+use eldest::{Credentials, ErrorKind, LostReason, Op, Session, Status};
 use eldest_testing::eventually;
 use etcd_client::{Client, ConnectOptions, Permission, RoleRevokePermissionOptions};
 use tokio::time::timeout;
@@ -55,49 +55,67 @@ async fn leadership_and_place_outlive_many_tokens() -> Result {
     guarded.nothing_is_left().await
 }
 
-/// Checks that `me`, which has led and is about to lose a permission, stops first, and that `other` leads then.
-async fn succeeded(leadership: &Leadership, younger: &mut Candidate) -> Result<Leadership> {
+/// Checks that a leader whose right is taken away stops before the next one leads, and is a candidate again once the right
+/// is given back.
+async fn loses_its_right(
+    class: &str,
+    takes: impl AsyncFnOnce(&mut Client) -> Result,
+    gives_back: impl AsyncFnOnce(&mut Client) -> Result,
+) -> Result {
+    let (logs, _guard) = Logs::capture();
+    let mut guarded = Guarded::start(&[]).await?;
+    let (me, elder, leadership) = guarded.leading("me").await?;
+    let (other, mut younger) = guarded.waiting("other").await?;
+    takes(&mut guarded.root).await?;
     let second = timeout(LONG, younger.elected()).await??;
     assert!(!leadership.is_valid(), "two leaders at a time");
     assert!(leadership.lost().is_cancelled());
     assert_eq!(leadership.lost_reason(), Some(LostReason::LeaseExpiring));
     assert!(second.fencing_token() > leadership.fencing_token());
-    Ok(second)
-}
-
-/// Checks that the log gives the reason for the missing renewals.
-fn check_reason(logs: &Logs, class: &str) {
+    // The log gives the reason for the missing renewals.
     let why = [("identity", "me"), ("class", class)];
     let failed = logs.of("eldest::session", "renewal failed", &why);
     assert!(!failed.is_empty(), "{logs:?}");
     let ended = [("identity", "me"), ("reason", "lease_expiring")];
     logs.one("eldest::election", "term ended", &ended);
-}
+    drop(leadership);
 
-async fn behind(candidate: &Candidate) -> Result {
+    gives_back(&mut guarded.root).await?;
+    let mut status = elder.subscribe();
     let behind = Status::waiting(1);
-    let mut status = candidate.subscribe();
     timeout(LONG, status.wait_for(|s| *s == behind)).await??;
-    Ok(())
+    second.resign().await?;
+    me.close().await?;
+    other.close().await?;
+    assert!(
+        !logs.contain(CANARY),
+        "leaked secret: a password in the log"
+    );
+    guarded.nothing_is_left().await
 }
 
 #[tokio::test]
 async fn leader_whose_role_is_revoked_stops_before_the_next_one_leads() -> Result {
-    let (logs, _guard) = Logs::capture();
-    let mut guarded = Guarded::start(&[]).await?;
-    let (me, elder, leadership) = guarded.leading("me").await?;
-    let (other, mut younger) = guarded.waiting("other").await?;
-    guarded.root.user_revoke_role("me", "writer").await?;
-    let second = succeeded(&leadership, &mut younger).await?;
-    check_reason(&logs, "Denied");
-    drop(leadership);
+    let revoke = async |root: &mut Client| {
+        root.user_revoke_role("me", "writer").await?;
+        Ok(())
+    };
+    let grant = async |root: &mut Client| {
+        root.user_grant_role("me", "writer").await?;
+        Ok(())
+    };
+    loses_its_right("Denied", revoke, grant).await
+}
 
-    guarded.root.user_grant_role("me", "writer").await?;
-    behind(&elder).await?;
-    second.resign().await?;
-    me.close().await?;
-    other.close().await?;
-    guarded.nothing_is_left().await
+#[tokio::test]
+async fn changed_password_ends_the_term_and_the_old_one_returns_the_node() -> Result {
+    let change = |password: &'static str| {
+        async move |root: &mut Client| {
+            root.user_change_password("me", password).await?;
+            Ok(())
+        }
+    };
+    loses_its_right("Auth", change(OTHER_PASSWORD), change(PASSWORD)).await
 }
 
 #[tokio::test]
@@ -126,30 +144,6 @@ async fn leader_that_may_no_longer_write_stops_before_another_leads() -> Result 
     second.resign().await?;
     me.close().await?;
     other.close().await?;
-    guarded.nothing_is_left().await
-}
-
-#[tokio::test]
-async fn changed_password_ends_the_term_and_the_old_one_returns_the_node() -> Result {
-    let (logs, _guard) = Logs::capture();
-    let mut guarded = Guarded::start(&[]).await?;
-    let (me, elder, leadership) = guarded.leading("me").await?;
-    let (other, mut younger) = guarded.waiting("other").await?;
-    let root = &mut guarded.root;
-    root.user_change_password("me", OTHER_PASSWORD).await?;
-    let second = succeeded(&leadership, &mut younger).await?;
-    check_reason(&logs, "Auth");
-    drop(leadership);
-
-    guarded.root.user_change_password("me", PASSWORD).await?;
-    behind(&elder).await?;
-    second.resign().await?;
-    me.close().await?;
-    other.close().await?;
-    assert!(
-        !logs.contain(CANARY),
-        "leaked secret: a password in the log"
-    );
     guarded.nothing_is_left().await
 }
 
