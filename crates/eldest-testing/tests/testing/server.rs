@@ -155,23 +155,6 @@ async fn a_server_that_demands_authentication_can_be_restarted() -> Result {
 }
 
 #[tokio::test]
-async fn a_metric_counts_a_put() -> Result {
-    let etcd = Etcd::start().await?;
-    let query = r#"grpc_server_handled_total{grpc_method="Put",grpc_code="OK"}"#;
-    let before = (
-        etcd.metric(query).await,
-        etcd.metric("etcd_mvcc_put_total").await,
-    );
-    etcd.client().await.put("a", "1", None).await?;
-    let after = (
-        etcd.metric(query).await,
-        etcd.metric("etcd_mvcc_put_total").await,
-    );
-    assert_eq!(after, (before.0 + 1.0, before.1 + 1.0));
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_given_data_folder_is_kept_and_used_again() -> Result {
     let folder = tempfile_dir()?;
     let data = folder.join("data");
