@@ -38,13 +38,6 @@ impl Cgroup {
     pub(crate) fn write(&self, file: &str, value: &str) -> Result {
         Ok(fs::write(self.0.join(file), value)?)
     }
-
-    /// Returns the words of a shell that runs a command in this cgroup.
-    pub(crate) fn within(&self) -> [String; 4] {
-        let procs = self.0.join("cgroup.procs");
-        let script = format!("echo $$ > {}; exec \"$@\"", procs.display());
-        ["sh".into(), "-c".into(), script, "sh".into()]
-    }
 }
 
 impl Drop for Cgroup {

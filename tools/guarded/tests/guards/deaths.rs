@@ -2,7 +2,6 @@
 
 use eldest_testing::Proxy;
 
-use crate::cgroup::Cgroup;
 use crate::process::start;
 use crate::stage::{PROGRAM, Result, Stage};
 
@@ -40,22 +39,6 @@ async fn a_killed_leader_is_followed() -> Result {
 async fn a_leader_whose_main_function_returns_without_closing_its_session_is_followed() -> Result {
     is_followed("agent", "return").await?;
     is_followed("spawned", "return").await
-}
-
-#[tokio::test]
-async fn a_leader_whose_whole_cgroup_is_killed_is_followed() -> Result {
-    let Some(group) = Cgroup::new() else {
-        return Ok(());
-    };
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let before = group.within();
-    let before: Vec<&str> = before.iter().map(String::as_str).collect();
-    let mut leader = stage.subject_with(&agent.guard(), "leader", 1, &before, &[])?;
-    let lease = leader.leads().await?;
-    group.write("cgroup.kill", "1")?;
-    stage.released(lease).await?;
-    leader.ended().await
 }
 
 #[tokio::test]

@@ -210,14 +210,3 @@ async fn a_session_whose_connection_breaks_keeps_its_lease_and_registers_again()
     leader.has_lost_nothing().await?;
     lives_until_killed(&stage, &agent, &mut leader, lease).await
 }
-
-#[tokio::test]
-async fn a_peer_that_closes_its_socket_keeps_its_lease() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut peer, lease) = stage.guarded_peer("peer").await?;
-    peer.obey("hang-up").await?;
-    peer.says("parted").await?;
-    agent.lists_a_disconnected_session().await?;
-    lives_until_killed(&stage, &agent, &mut peer, lease).await
-}

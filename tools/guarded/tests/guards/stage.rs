@@ -192,7 +192,7 @@ impl Stage {
     /// Kills another session of the same guard and waits until its keys are deleted: by then the guard would also have
     /// deleted the keys of any session that it considers dead.
     pub(crate) async fn another_dies(&self, guard: &str) -> Result {
-        let mut other = self.subject_with(guard, "other", 1, &[], &[])?;
+        let mut other = self.subject(guard, "other", 1)?;
         let lease = other.says("guarded").await?;
         other.kill()?;
         self.released(i64::from_str_radix(&lease, 16)?).await
