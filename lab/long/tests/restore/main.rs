@@ -15,7 +15,7 @@ use eldest_testing::{Etcd, EtcdCluster, Proxy, eventually};
 use etcd_client::{Client, GetOptions, ResponseHeader};
 
 use crate::backup::{Snapshot, copy, etcdutl};
-use crate::stage::{PATIENCE, PREFIX, Result, Stage, TTL};
+use crate::stage::{PATIENCE, Result, Stage, TTL};
 
 /// A TTL so long that no renewal is due before the restore: its read would show the session etcd's revision.
 const LONG_TTL: Duration = Duration::from_secs(30);
@@ -156,34 +156,6 @@ async fn leader_behind_a_key_that_a_snapshot_brings_back_steps_aside() -> Result
     stage.reported(&["b"]).await?;
     let tokens = stage.settles(&etcd).await?;
     assert!(tokens[0] > term.fencing_token(), "{tokens:?}");
-    Ok(())
-}
-
-/// No lease ends the key, and no session recognises it as its own.
-#[tokio::test]
-async fn restored_key_without_a_lease_blocks_its_election_until_deleted() -> Result {
-    let Some(etcdutl) = etcdutl() else {
-        return Ok(());
-    };
-    let mut etcd = backup::start().await?;
-    let mut client = etcd.client().await;
-    let key = format!("{PREFIX}5e1f");
-    client.put(&*key, "overwritten", None).await?;
-    let snapshot = Snapshot::take(&etcd, etcdutl).await?;
-    client.delete(&*key, None).await?;
-    let mut stage = Stage::begin(TTL, vec![etcd.endpoint()]).await?;
-    stage.await_candidate("b").await?;
-    snapshot.put_back(&mut etcd, &BUMP).await?;
-    let election = stage.node("b").election.clone();
-    eventually(PATIENCE, "both stand behind the blocker", async || {
-        let roster = election.roster().await.ok()?;
-        let blocked = roster.blocker()?.key() == key.as_bytes();
-        (blocked && roster.members().len() == 3).then_some(())
-    })
-    .await?;
-    stage.nobody_leads().await?;
-    client.delete(&*key, None).await?;
-    stage.settles(&etcd).await?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use crate::capture::Logs;
 pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
 /// The prefix of all keys in the one election.
-pub(crate) const PREFIX: &str = "eldest/jobs/";
+const PREFIX: &str = "eldest/jobs/";
 /// The identity of a candidate that joins and leaves.
 const GUEST: &str = "guest";
 /// The limit for events that follow the expiry of a lease, on a busy machine.
@@ -251,17 +251,6 @@ impl Stage {
         })
         .await?;
         Ok(tokens)
-    }
-
-    /// Checks that no term is valid for a TTL.
-    pub(crate) async fn nobody_leads(&self) -> Result {
-        let end = Instant::now() + self.ttl;
-        Ok(eventually(PATIENCE, "a TTL passes", async || {
-            let leader = self.nodes.iter().find(|node| !node.terms().is_empty());
-            assert!(leader.is_none(), "{:?}", self.logs);
-            (Instant::now() >= end).then_some(())
-        })
-        .await?)
     }
 
     /// Returns the term of the one node that leads; `None` if no node leads, or several do.
