@@ -1,5 +1,6 @@
 //! Tests what users with passwords and certificates may do, and that no password is ever shown.
 
+use eldest_fixtures::text::has;
 use eldest_testing::Etcd;
 use etcd_client::{
     Client, ConnectOptions, GetResponse, Permission, PermissionType, ResponseHeader,
@@ -89,7 +90,7 @@ async fn password_comes_from_a_variable_or_a_file_and_is_never_shown() -> Result
     let file = guarded.password_file();
     let args = ["status", "--user", "observer", "--password-file", &file];
     let shown = run(at(&guarded.etcd, &args)).await?;
-    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
+    assert_eq!(shown.text(), "there is no candidate anywhere\n");
 
     for output in ["text", "json"] {
         let args = ["status", "--output", output];
@@ -168,10 +169,7 @@ async fn doctor_reports_permissions_without_using_them() -> Result {
     }
     let report = guarded.run("node", WRONG, &DOCTOR).await?;
     assert_eq!(report.code, SICK, "{report:?}");
-    assert!(
-        report.stdout.contains("-> correct --user and its password"),
-        "{report:?}"
-    );
+    has(&report.stdout, &["-> correct --user and its password"]);
     let after = client.get("eldest/jobs", None).await?;
     assert_eq!(after.kvs().len(), 1, "it asked whether it may delete");
     assert_eq!(revision(&after), revision(&before));

@@ -8,6 +8,7 @@ use eldest::guard::{Guard, GuardState};
 use eldest::{Session, SessionOptions};
 use eldest_fixtures::hang::{closed, idle};
 use eldest_fixtures::metrics::documented;
+use eldest_fixtures::text::has;
 use eldest_testing::{Etcd, eventually};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -137,7 +138,7 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     assert_eq!(guarded["linger_ms"], 1500);
     assert_eq!(guarded["promised_ms"], serde_json::Value::Null);
     let text = stage.status(&[]).await?;
-    let lines: Vec<&str> = text.done().stdout.lines().collect();
+    let lines: Vec<&str> = text.text().lines().collect();
     let pid = agent.child.id().ok_or("it has ended")?;
     let head = format!(
         "{}: process {pid} reaches etcd and guards 1 session",
@@ -267,10 +268,7 @@ async fn without_etcd_the_agent_says_so_wherever_it_is_asked() -> Result {
     assert!(ill.await?.starts_with("the agent does not reach etcd: "));
     let status = stage.status(&[]).await?;
     assert_eq!(status.code, SICK, "{status:?}");
-    assert!(
-        status.stdout.contains(" does not reach etcd: "),
-        "{status:?}"
-    );
+    has(&status.stdout, &[" does not reach etcd: "]);
     let status = stage.status(&["--output", "json"]).await?;
     assert_eq!(status.code, SICK, "{status:?}");
     assert!(status.json()["problem"].is_string());

@@ -3,7 +3,7 @@
 use eldest_testing::Etcd;
 use serde_json::json;
 
-use crate::common::{NOT_DONE, Result, at, join, node, put, run};
+use crate::common::{NOT_DONE, Result, at, join, node, put, ran, run};
 
 /// The exit code of a failure that has no code of its own.
 const FAILED: i32 = 1;
@@ -13,15 +13,15 @@ const KEY: &str = "eldest/~checkpoint/jobs/leader";
 async fn checkpoint_is_shown_and_removed() -> Result {
     let etcd = Etcd::start().await?;
     let a = node(&etcd, "a").await?;
-    let none = run(at(&etcd, &["checkpoint", "jobs"])).await?;
+    let none = ran(&etcd, "checkpoint jobs").await?;
     none.failed(NOT_DONE, &["jobs has no checkpoint"]);
     let mut candidate = join(&a, "jobs").await?;
     let leadership = candidate.elected().await?;
     let token = leadership.fencing_token();
     leadership.checkpoint("41\n").await?;
-    let shown = run(at(&etcd, &["checkpoint", "jobs"])).await?;
+    let shown = ran(&etcd, "checkpoint jobs").await?;
     let during = format!("saved by a during the term, token {token}");
-    assert!(shown.done().stdout.contains(&during), "{shown:?}");
+    assert!(shown.text().contains(&during), "{shown:?}");
     leadership.resign_with("42").await?;
 
     let args = ["checkpoint", "jobs", "--output", "json"];
@@ -35,7 +35,7 @@ async fn checkpoint_is_shown_and_removed() -> Result {
     let removed = run(at(&etcd, &args)).await?.done().json();
     all["removed"] = json!(true);
     assert_eq!(removed, all);
-    let none = run(at(&etcd, &["checkpoint", "jobs", "--remove"])).await?;
+    let none = ran(&etcd, "checkpoint jobs --remove").await?;
     none.failed(NOT_DONE, &["jobs has no checkpoint"]);
     Ok(())
 }
@@ -50,7 +50,7 @@ async fn checkpoint_of_a_partition_is_named_by_its_number_and_the_count() -> Res
     let which = format!("{}/2", partition.number());
     let args = ["checkpoint", "shards", "--of-partition", &which];
     let shown = run(at(&etcd, &args)).await?;
-    let output = &shown.done().stdout;
+    let output = shown.text();
     assert!(output.contains("1 bytes, not text"), "{output}");
     Ok(())
 }
@@ -60,9 +60,9 @@ async fn checkpoint_that_cannot_be_read_can_be_removed() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     put(&mut client, KEY, "by hand").await?;
-    let refused = run(at(&etcd, &["checkpoint", "jobs"])).await?;
+    let refused = ran(&etcd, "checkpoint jobs").await?;
     refused.failed(FAILED, &[KEY, "cannot be read"]);
-    let removed = run(at(&etcd, &["checkpoint", "jobs", "--remove"])).await?;
+    let removed = ran(&etcd, "checkpoint jobs --remove").await?;
     removed.done();
     assert!(client.get(KEY, None).await?.kvs().is_empty());
     Ok(())

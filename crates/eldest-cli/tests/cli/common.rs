@@ -82,6 +82,12 @@ impl Ended {
         assert!(self.stderr.contains(part), "{part:?} is not in {self:?}");
     }
 
+    /// Returns what the command wrote, which succeeded.
+    #[track_caller]
+    pub(crate) fn text(&self) -> &str {
+        &self.done().stdout
+    }
+
     /// Asserts that the command succeeded and wrote no error.
     #[track_caller]
     pub(crate) fn done(&self) -> &Self {
@@ -99,6 +105,11 @@ pub(crate) async fn run(mut command: Command) -> Result<Ended> {
         stdout: String::from_utf8(output.stdout)?,
         stderr: String::from_utf8(output.stderr)?,
     })
+}
+
+/// Runs the command with these words and that etcd to its end.
+pub(crate) async fn ran(etcd: &Etcd, line: &str) -> Result<Ended> {
+    run(at(etcd, &words(line))).await
 }
 
 /// The program while it runs.
@@ -172,6 +183,19 @@ pub(crate) async fn placed(etcd: &Etcd, name: &str) -> Result<Session> {
 /// Joins an election; the candidate's key exists on return.
 pub(crate) async fn join(session: &Session, election: &str) -> Result<Candidate> {
     Ok(session.election(election)?.campaign().await?)
+}
+
+/// Returns the identities of those in the queue of "jobs", the eldest first.
+pub(crate) async fn queue(session: &Session) -> Result<Vec<String>> {
+    let roster = session.election("jobs")?.roster().await?;
+    let members = roster.members().iter();
+    Ok(members.map(|member| member.identity().to_owned()).collect())
+}
+
+/// Waits until these are in the queue of "jobs", in this order.
+pub(crate) async fn queued(session: &Session, wanted: &[&str]) -> Result {
+    let is_so = async || (queue(session).await.ok()? == wanted).then_some(());
+    Ok(eventually(SOON, format!("{wanted:?} stand"), is_so).await?)
 }
 
 /// Puts a key without a lease, which belongs to no session.

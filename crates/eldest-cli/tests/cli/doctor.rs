@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use eldest_fixtures::text::has;
 use eldest_testing::{Etcd, Proxy};
 use etcd_client::{AlarmAction, AlarmType, Client};
 use serde_json::Value;
@@ -10,7 +11,7 @@ use eldest_fixtures::grpc_proxy::GrpcProxy;
 use eldest_fixtures::tls::TlsEtcd;
 
 use crate::common::{
-    DONE, Ended, Result, SICK, UNAVAILABLE, at, eldest, join, keys, leases, node, put, run,
+    DONE, Ended, Result, SICK, UNAVAILABLE, at, eldest, join, keys, leases, node, put, ran, run,
 };
 
 /// Returns the findings of one check, as (level, message, remedy).
@@ -115,7 +116,7 @@ async fn people_get_a_block_for_each_thing_and_a_sum() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     put(&mut client, "eldest/jobs/immortal", "old").await?;
-    let report = run(at(&etcd, &["doctor", "--clock", "0s", "--ttl", "60s"])).await?;
+    let report = ran(&etcd, "doctor --clock 0s --ttl 60s").await?;
     assert_eq!(report.code, SICK, "{report:?}");
     let lines: Vec<&str> = report.stdout.lines().collect();
     assert_eq!(lines[0], etcd.endpoint());
@@ -383,10 +384,7 @@ async fn the_endpoint_that_a_node_here_uses_is_reported_with_the_reason() -> Res
     let (distance, near_too) = distance.ok_or(message.clone())?;
     // The proxy delays both ways by 60 ms.
     assert!(distance.parse::<f64>()? >= 120.0, "{message}");
-    assert!(
-        near_too.contains(&format!("us={}", near.endpoint())),
-        "{message}"
-    );
+    has(near_too, &[&format!("us={}", near.endpoint())]);
     far.cut();
     let other = uses(&near, "a preferred one does not answer");
     nearest(&named, "eu", "nearest ok", &other, "").await?;

@@ -1,5 +1,7 @@
 //! Tests arguments and variables: which are understood, which are refused and how, and the help.
 
+use eldest_fixtures::text::has;
+
 use crate::common::{Result, USAGE, eldest, run};
 
 #[tokio::test]
@@ -38,14 +40,15 @@ async fn errors_are_objects_where_results_are() -> Result {
 #[tokio::test]
 async fn help_lists_codes_variables_and_the_ways_to_give_passwords() -> Result {
     let help = run(eldest(&["--help"])).await?;
-    for part in [
-        "Exit codes:",
-        "ELDEST_PASSWORD",
-        "never from an argument",
-        "\n  step-down ",
-    ] {
-        assert!(help.done().stdout.contains(part), "{part}: {help:?}");
-    }
+    has(
+        help.text(),
+        &[
+            "Exit codes:",
+            "ELDEST_PASSWORD",
+            "never from an argument",
+            "\n  step-down ",
+        ],
+    );
     let lines = async |flag: &str| {
         Result::Ok(
             run(eldest(&["status", flag]))
@@ -71,7 +74,7 @@ async fn help_lists_codes_variables_and_the_ways_to_give_passwords() -> Result {
 async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = run(eldest(&["completions", shell])).await?;
-        assert!(script.done().stdout.contains("password-file"), "{shell}");
+        assert!(script.text().contains("password-file"), "{shell}");
     }
     let folder = tempfile::tempdir()?;
     run(eldest(&[
@@ -86,7 +89,7 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
     }
     let page = run(eldest(&["man"])).await?;
     assert!(
-        page.done().stdout.contains(".TH eldest 1") && page.stdout.contains("Exit codes"),
+        page.text().contains(".TH eldest 1") && page.stdout.contains("Exit codes"),
         "{page:?}"
     );
     Ok(())

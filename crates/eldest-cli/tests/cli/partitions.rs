@@ -7,7 +7,7 @@ use eldest_testing::{Etcd, eventually};
 use etcd_client::{GetOptions, KeyValue};
 use serde_json::{Value, json};
 
-use crate::common::{NOT_DONE, Result, SOON, USAGE, at, placed, run, words};
+use crate::common::{NOT_DONE, Result, SOON, USAGE, at, placed, ran, run, words};
 
 #[tokio::test]
 async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
@@ -22,7 +22,7 @@ async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
     .await?;
     let map = shards.map().await?;
     let token = |at: u32| map.owner(at).map(|owner| owner.fencing_token());
-    let all = run(at(&etcd, &["partitions", "billing"])).await?;
+    let all = ran(&etcd, "partitions billing").await?;
     let lines: Vec<Vec<&str>> = all
         .done()
         .stdout
@@ -46,13 +46,13 @@ async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
         assert_eq!(one["owner"]["fencing_token"], json!(token(partition)));
         assert_eq!(found["members"][0]["owned_count"], 4);
     }
-    let other = run(at(&etcd, &["partitions", "billing", "--count", "8"])).await?;
+    let other = ran(&etcd, "partitions billing --count 8").await?;
     other.failed(USAGE, &["8 partitions", "others share 4"]);
     member.leave().await?;
-    let nobody = run(at(&etcd, &["partitions", "billing"])).await?;
+    let nobody = ran(&etcd, "partitions billing").await?;
     nobody.failed(USAGE, &["\"billing\"", "--count"]);
-    let free = run(at(&etcd, &["partitions", "billing", "--count", "2"])).await?;
-    assert_eq!(free.done().stdout.lines().count(), 3);
+    let free = ran(&etcd, "partitions billing --count 2").await?;
+    assert_eq!(free.text().lines().count(), 3);
     Ok(())
 }
 
@@ -89,8 +89,8 @@ async fn share_of_an_absent_member_is_shown_and_forgotten() -> Result {
     there.failed(NOT_DONE, &["\"node-b\"", "that member is there"]);
     second.leave().await?;
 
-    let text = run(at(&etcd, &["partitions", "billing"])).await?;
-    let text = &text.done().stdout;
+    let text = ran(&etcd, "partitions billing").await?;
+    let text = text.text();
     assert_eq!(text.matches("- (kept for node-b)").count(), 2, "{text}");
     let said = "node-b is absent and keeps 2 partitions for 1h0m more; `eldest partitions billing --forget node-b` ends that";
     assert!(text.contains(said), "{text}");

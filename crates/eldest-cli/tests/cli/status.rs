@@ -6,7 +6,9 @@ use eldest::{Session, SessionOptions};
 use eldest_testing::{Etcd, Proxy, eventually};
 use serde_json::json;
 
-use crate::common::{Result, SOON, UNAVAILABLE, at, eldest, join, node, placed, put, run};
+use crate::common::{
+    Result, SOON, UNAVAILABLE, USAGE, at, eldest, join, node, placed, put, ran, run,
+};
 
 #[tokio::test]
 async fn roster_is_a_table_by_age_with_the_leader_marked() -> Result {
@@ -18,8 +20,8 @@ async fn roster_is_a_table_by_age_with_the_leader_marked() -> Result {
         let leader = a.election("billing/scheduler")?.leader().await?;
         leader.ok_or("a leader")?.create_revision()
     };
-    let shown = run(at(&etcd, &["status", "billing/scheduler"])).await?;
-    let lines: Vec<&str> = shown.done().stdout.lines().collect();
+    let shown = ran(&etcd, "status billing/scheduler").await?;
+    let lines: Vec<&str> = shown.text().lines().collect();
     let title = format!("billing/scheduler: node-a leads with token {token}, 1 waiting");
     assert_eq!(lines[0], title);
     let words =
@@ -67,11 +69,32 @@ async fn one_of_each(etcd: &Etcd) -> Result<impl Sized + use<>> {
     Ok((elections, guard, permit, shards, a, b))
 }
 
+async fn each_has_a_line_in_the_summary(etcd: &Etcd) -> Result {
+    let summary = ran(etcd, "status --summary").await?;
+    let lines: Vec<&str> = summary.text().lines().collect();
+    assert_eq!(lines.len(), 8, "{lines:?}");
+    for (name, part) in [
+        ("billinghouse", "node-a leads"),
+        (
+            "billing/stuck",
+            "BLOCKED by the key eldest/billing/stuck/somebody",
+        ),
+        ("billing/mail (semaphore of 2)", "1 of 2 held, 0 waiting"),
+        ("billing (4 partitions)", "1 member"),
+    ] {
+        let mut of_name = lines.iter().filter(|line| line.starts_with(name));
+        let is_shown = of_name.next().is_some_and(|line| line.contains(part));
+        assert!(is_shown, "{name}: {part}: {lines:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
-async fn everything_below_a_prefix_is_one_object_with_the_kind_of_each_queue() -> Result {
+async fn everything_is_a_line_of_a_summary_and_below_a_prefix_one_object() -> Result {
     let etcd = Etcd::start().await?;
     let _held = one_of_each(&etcd).await?;
-    let shown = run(at(&etcd, &["status", "billing", "--output", "json"])).await?;
+    each_has_a_line_in_the_summary(&etcd).await?;
+    let shown = ran(&etcd, "status billing --output json").await?;
     let status = shown.done().json();
     assert_eq!(status["namespace"], "eldest");
     let standings = status["queues"].as_array().ok_or("queues")?;
@@ -145,63 +168,37 @@ async fn time_since_the_election_is_shown_from_the_first_renewal_of_the_term() -
         let (_, length) = line.split_once("leads for ").ok_or("a length")?;
         assert!(length.ends_with('s') && length.len() < 4, "{line}");
     }
-    let shown = run(at(&etcd, &["status", "--output", "json"])).await?;
+    let shown = ran(&etcd, "status --output json").await?;
     let leader = &shown.done().json()["queues"][0]["leader"];
     assert!(leader["leads_since_unix_ms"].as_u64() >= leader["since_unix_ms"].as_u64());
     Ok(())
 }
 
 #[tokio::test]
-async fn a_summary_has_a_line_for_each_that_says_what_it_is() -> Result {
+async fn empty_namespace_is_no_failure_and_never_shows_the_whole_store() -> Result {
     let etcd = Etcd::start().await?;
-    let _held = one_of_each(&etcd).await?;
-    let summary = run(at(&etcd, &["status", "--summary"])).await?;
-    let lines: Vec<&str> = summary.done().stdout.lines().collect();
-    let line = |name: &str| {
-        let mut lines = lines.iter();
-        *lines
-            .find(|line| line.starts_with(name))
-            .unwrap_or_else(|| panic!("{name}: {lines:?}"))
-    };
-    assert!(line("billinghouse").contains("node-a leads"));
-    assert!(line("billing/stuck").contains("BLOCKED by the key eldest/billing/stuck/somebody"));
-    assert!(line("billing/mail (semaphore of 2)").ends_with("1 of 2 held, 0 waiting"));
-    assert!(line("billing (4 partitions)").ends_with("1 member"));
-    assert_eq!(lines.len(), 8, "{lines:?}");
-    Ok(())
-}
+    let shown = ran(&etcd, "status jobs").await?;
+    let nothing = "there is no candidate in jobs or below it\n";
+    assert_eq!(shown.text(), nothing);
+    let shown = ran(&etcd, "status jobs --output=json").await?;
+    assert_eq!(shown.done().json()["queues"], json!([]));
+    assert!(shown.json()["endpoints"].is_null(), "not measured unasked");
+    // An operator's machine may be in none of the named data centres.
+    let mut command = eldest(&["status"]);
+    command.env("ELDEST_ENDPOINTS", format!("eu={}", etcd.endpoint()));
+    let shown = run(command).await?;
+    assert_eq!(shown.text(), "there is no candidate anywhere\n");
 
-#[tokio::test]
-async fn an_empty_namespace_shows_whole_keys_but_never_the_whole_store() -> Result {
-    let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     put(&mut client, "services/jobs/go", "a go service").await?;
     let shown = run(at(&etcd, &["status", "services", "--namespace", ""])).await?;
     assert!(
-        shown.done().stdout.starts_with("services/jobs: BLOCKED"),
+        shown.text().starts_with("services/jobs: BLOCKED"),
         "{shown:?}"
     );
     let refused = run(at(&etcd, &["status", "--namespace", ""])).await?;
-    refused.failed(
-        crate::common::USAGE,
-        &["the namespace is empty, so a name is required"],
-    );
-    Ok(())
-}
-
-#[tokio::test]
-async fn empty_namespace_is_no_failure() -> Result {
-    let etcd = Etcd::start().await?;
-    let shown = run(at(&etcd, &["status"])).await?;
-    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
-    let shown = run(at(&etcd, &["status", "jobs"])).await?;
-    assert_eq!(
-        shown.done().stdout,
-        "there is no candidate in jobs or below it\n"
-    );
-    let shown = run(at(&etcd, &["status", "jobs", "--output=json"])).await?;
-    assert_eq!(shown.done().json()["queues"], json!([]));
-    assert!(shown.json()["endpoints"].is_null(), "not measured unasked");
+    let rule = "the namespace is empty, so a name is required";
+    refused.failed(USAGE, &[rule]);
     Ok(())
 }
 
@@ -211,10 +208,10 @@ async fn text_of_candidates_is_escaped_for_the_terminal() -> Result {
     let etcd = Etcd::start().await?;
     let evil = node(&etcd, "evil\u{1b}[2J\nfake: root leads").await?;
     let _candidate = join(&evil, "jobs").await?;
-    let shown = run(at(&etcd, &["status"])).await?;
-    assert_eq!(shown.done().stdout.lines().count(), 3, "{shown:?}");
+    let shown = ran(&etcd, "status").await?;
+    assert_eq!(shown.text().lines().count(), 3, "{shown:?}");
     assert!(!shown.stdout.contains('\u{1b}'), "{shown:?}");
-    let json = run(at(&etcd, &["status", "--output", "json"])).await?;
+    let json = ran(&etcd, "status --output json").await?;
     let name = &json.done().json()["queues"][0]["leader"]["identity"];
     assert_eq!(
         name, "evil\u{1b}[2J\nfake: root leads",
@@ -311,17 +308,6 @@ async fn measured_endpoints_are_shown_with_the_preferred_one_and_the_reason() ->
     Ok(())
 }
 
-/// An operator's machine may be in none of the named data centres.
-#[tokio::test]
-async fn observing_commands_accept_named_endpoints_without_an_own_data_center() -> Result {
-    let etcd = Etcd::start().await?;
-    let mut command = eldest(&["status"]);
-    command.env("ELDEST_ENDPOINTS", format!("eu={}", etcd.endpoint()));
-    let shown = run(command).await?;
-    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
-    Ok(())
-}
-
 #[tokio::test]
 async fn challenged_and_condemned_sessions_are_shown_with_their_challengers() -> Result {
     let etcd = Etcd::start().await?;
@@ -348,11 +334,8 @@ async fn challenged_and_condemned_sessions_are_shown_with_their_challengers() ->
         .await?;
     let challenge = format!("{anchor}/challenges/7e");
     let shown = async || -> Result<(String, serde_json::Value)> {
-        let text = run(at(&etcd, &["status"])).await?.done().stdout.clone();
-        let all = run(at(&etcd, &["status", "--output", "json"]))
-            .await?
-            .done()
-            .json();
+        let text = ran(&etcd, "status").await?.done().stdout.clone();
+        let all = ran(&etcd, "status --output json").await?.done().json();
         let queue = &all["queues"][0];
         assert_eq!(queue["leader"], queue["roster"][0]);
         let of = |member: &serde_json::Value| json!([member["challenged_by"], member["condemned"]]);

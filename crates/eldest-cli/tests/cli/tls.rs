@@ -26,7 +26,7 @@ async fn certificates_are_shown_and_asked_for() -> Result {
         (shown.code == DONE).then_some(shown)
     })
     .await?;
-    assert_eq!(shown.done().stdout, "there is no candidate anywhere\n");
+    assert_eq!(shown.text(), "there is no candidate anywhere\n");
     // One status without our authority, and one with this machine's authorities, whose loading takes a while.
     let unknown = status("3s", &["--cacert", &ca]).await?;
     unknown.failed(DENIED, &[&etcd.endpoint]);

@@ -1,6 +1,7 @@
 //! Tests `eldest top`, in a terminal.
 
 use eldest::Evacuate;
+use eldest_fixtures::text::has;
 use eldest_testing::{Etcd, Proxy};
 use rustix::process::Signal;
 
@@ -23,14 +24,8 @@ async fn top_shows_all_elections_live_and_restores_the_terminal() -> Result {
     let shown = terminal
         .shows("the leader", |s| s.contains("a leads with token"))
         .await?;
-    assert!(
-        shown.contains("eldest top   eldest/billing/   1 standing"),
-        "{shown}"
-    );
-    assert!(
-        shown.contains("*1  a") && shown.contains(" 2  b"),
-        "its candidates: {shown}"
-    );
+    has(&shown, &["eldest top   eldest/billing/   1 standing"]);
+    has(&shown, &["*1  a", " 2  b"]);
     assert!(!shown.contains("other"), "{shown}");
     assert!(!terminal.is_ordinary());
     first.leave().await?;

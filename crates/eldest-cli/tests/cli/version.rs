@@ -1,8 +1,9 @@
 //! Tests `eldest version`, and the versions that `eldest status` shows.
 
+use eldest_fixtures::text::has;
 use eldest_testing::Etcd;
 
-use crate::common::{NOT_DONE, Result, at, node, run};
+use crate::common::{NOT_DONE, Result, at, node, ran, run};
 
 #[tokio::test]
 async fn mark_of_the_newest_version_is_shown_and_removed() -> Result {
@@ -11,7 +12,7 @@ async fn mark_of_the_newest_version_is_shown_and_removed() -> Result {
     let show = ["version", "jobs", "--output", "json"];
     let none = run(at(&etcd, &show)).await?.done().json();
     assert!(none["newest_version"].is_null(), "{none}");
-    let nothing = run(at(&etcd, &["version", "jobs", "--remove"])).await?;
+    let nothing = ran(&etcd, "version jobs --remove").await?;
     nothing.failed(NOT_DONE, &["jobs has no mark of a version"]);
 
     let election = a.election("jobs")?.require_version("1.10".parse()?);
@@ -20,16 +21,13 @@ async fn mark_of_the_newest_version_is_shown_and_removed() -> Result {
     assert_eq!(shown["newest_version"], "1.10");
     assert_eq!(shown["led_by"], "a");
     assert_eq!(shown["mark_removed"], false);
-    let text = run(at(&etcd, &["version", "jobs"])).await?;
+    let text = ran(&etcd, "version jobs").await?;
     assert_eq!(text.done().stdout.trim(), "jobs: 1.10, first led by a");
-    let status = run(at(&etcd, &["status", "jobs"])).await?;
-    let status = &status.done().stdout;
-    assert!(
-        status.contains("VERSION") && status.contains("1.10"),
-        "{status}"
-    );
+    let status = ran(&etcd, "status jobs").await?;
+    let status = status.text();
+    has(status, &["VERSION", "1.10"]);
 
-    let removed = run(at(&etcd, &["version", "jobs", "--remove"])).await?;
+    let removed = ran(&etcd, "version jobs --remove").await?;
     assert_eq!(
         removed.done().stdout.trim(),
         "removed: jobs: 1.10, first led by a"
@@ -40,41 +38,14 @@ async fn mark_of_the_newest_version_is_shown_and_removed() -> Result {
 
 /// The roster names the eldest candidate as the leader, which would hide that nobody leads.
 #[tokio::test]
-async fn status_says_that_the_eldest_candidate_holds_back() -> Result {
+async fn status_and_step_down_name_the_version_for_which_a_candidate_may_not_lead() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
     let newer = a.election("jobs")?.require_version("2.0".parse()?);
     let leadership = newer.campaign().await?.elected().await?;
     let older = b.election("jobs")?.require_version("1.9".parse()?);
     let _candidate = older.campaign().await?;
-    let why = "b holds back: version 2.0 has led, and b has 1.9, so nobody leads";
-    let shown = run(at(&etcd, &["status", "jobs"])).await?;
-    let text = &shown.done().stdout;
-    assert!(text.contains("a leads with token"), "{text}");
-    leadership.resign().await?;
-    for args in [&["status", "jobs"][..], &["status", "--summary"]] {
-        let shown = run(at(&etcd, args)).await?;
-        let text = &shown.done().stdout;
-        assert!(text.contains(why) && !text.contains("leads with"), "{text}");
-    }
-    run(at(&etcd, &["version", "jobs", "--remove"]))
-        .await?
-        .done();
-    let shown = run(at(&etcd, &["status", "jobs"])).await?;
-    let text = &shown.done().stdout;
-    assert!(text.contains("b leads with token"), "{text}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn order_to_step_down_names_the_version_for_which_nobody_else_may_lead() -> Result {
-    let etcd = Etcd::start().await?;
-    let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
-    let newer = a.election("jobs")?.require_version("2.0".parse()?);
-    let leadership = newer.campaign().await?.elected().await?;
-    let older = b.election("jobs")?.require_version("1.9".parse()?);
-    let _waits = older.campaign().await?;
-    let refused = run(at(&etcd, &["step-down", "jobs"])).await?;
+    let refused = ran(&etcd, "step-down jobs").await?;
     let why = [
         "nobody else could",
         "older versions than 2.0, which led",
@@ -82,5 +53,19 @@ async fn order_to_step_down_names_the_version_for_which_nobody_else_may_lead() -
     ];
     refused.failed(NOT_DONE, &why);
     assert!(leadership.is_valid());
+    let why = "b holds back: version 2.0 has led, and b has 1.9, so nobody leads";
+    let shown = ran(&etcd, "status jobs").await?;
+    let text = shown.text();
+    assert!(text.contains("a leads with token"), "{text}");
+    leadership.resign().await?;
+    for args in [&["status", "jobs"][..], &["status", "--summary"]] {
+        let shown = run(at(&etcd, args)).await?;
+        let text = shown.text();
+        assert!(text.contains(why) && !text.contains("leads with"), "{text}");
+    }
+    ran(&etcd, "version jobs --remove").await?.done();
+    let shown = ran(&etcd, "status jobs").await?;
+    let text = shown.text();
+    assert!(text.contains("b leads with token"), "{text}");
     Ok(())
 }

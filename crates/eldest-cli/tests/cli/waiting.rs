@@ -2,7 +2,7 @@
 
 use eldest_testing::Etcd;
 
-use crate::common::{DONE, Result, at, join, node, run};
+use crate::common::{DONE, Result, at, join, node, ran};
 use crate::terminal::Terminal;
 
 #[tokio::test]
@@ -37,12 +37,7 @@ async fn on_a_terminal_a_waiting_node_prints_its_rank_and_the_first_candidate() 
 
     // Without a terminal nothing is written, because the logs contain it.
     let _held = a.lock("backup")?.acquire().await?;
-    let ended = run(at(
-        &etcd,
-        &[
-            "lock", "backup", "--wait", "3s", "--log", "off", "--", "true",
-        ],
-    ));
+    let ended = ran(&etcd, "lock backup --wait 3s --log off -- true");
     let ended = ended.await?;
     assert!(!ended.stderr.contains("waiting for"), "{ended:?}");
     Ok(())

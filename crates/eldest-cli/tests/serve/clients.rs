@@ -11,6 +11,8 @@ use tokio::process::{Child, Command};
 use crate::caller::get;
 use crate::stage::{Node, Result, SOON, Stage};
 
+const CLIENTS: [&str; 2] = ["lock.py", "lock.sh"];
+
 /// Returns a client that waits for the lock "a/b" and then runs that program in a shell.
 fn client(kind: &str, node: &Node, wait: u64, program: &str) -> Command {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -160,21 +162,17 @@ async fn kills_its_program_in_time(kind: &str) -> Result {
 }
 
 #[tokio::test]
-async fn the_client_in_python_kills_its_program_before_another_has_the_lock() -> Result {
-    kills_its_program_in_time("lock.py").await
+async fn each_client_kills_its_program_before_another_has_the_lock() -> Result {
+    for kind in CLIENTS {
+        kills_its_program_in_time(kind).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
-async fn the_client_in_shell_kills_its_program_before_another_has_the_lock() -> Result {
-    kills_its_program_in_time("lock.sh").await
-}
-
-#[tokio::test]
-async fn the_client_in_python_holds_a_lock_while_its_program_runs() -> Result {
-    takes_and_gives_back("lock.py").await
-}
-
-#[tokio::test]
-async fn the_client_in_shell_holds_a_lock_while_its_program_runs() -> Result {
-    takes_and_gives_back("lock.sh").await
+async fn each_client_holds_a_lock_while_its_program_runs() -> Result {
+    for kind in CLIENTS {
+        takes_and_gives_back(kind).await?;
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::routing::any;
+use eldest_fixtures::text::has;
 use eldest_fixtures::tls::Authority;
 use eldest_testing::eventually;
 use http::HeaderMap;
@@ -144,17 +145,18 @@ async fn requests_to_any_node_reach_the_program_beside_the_leader() -> Result {
         let answer = post(at, "/orders?id=7").await?;
         assert_eq!(answer.status, 200);
         assert!(answer.body.starts_with("a "), "{}", answer.body);
-        for part in [
-            "\"eldest-fencing-token\"",
-            "\"x-forwarded-for\": \"127.0.0.1",
-        ] {
-            assert!(answer.body.contains(part), "{part}: {}", answer.body);
-        }
+        has(
+            &answer.body,
+            &[
+                "\"eldest-fencing-token\"",
+                "\"x-forwarded-for\": \"127.0.0.1",
+            ],
+        );
     }
     let said = std::fs::read_to_string(stage.folder.path().join("out-b"))?;
-    assert!(
-        said.contains(&format!("passing requests on at http://{at_b}/\n")),
-        "{said}"
+    has(
+        &said,
+        &[&format!("passing requests on at http://{at_b}/\n")],
     );
     a.stop().await?;
     eventually(SOON, "the other leads", async || {

@@ -180,53 +180,46 @@ async fn lock_of_a_killed_node_is_free_when_its_owners_time_is_over() -> Result 
 
 #[tokio::test]
 async fn node_killed_with_its_programs_is_succeeded_at_once() -> Result {
-    let mut program = Program::start("exec sleep 600")?;
-    let mut guarded = Guarded::new(LONG, &[]).await?;
-    let body = json!({ "holder_pid": program.number() });
-    guarded.ask("/v1/program", Some(body)).await?;
-    guarded.ask("/leader", None).await?;
-    let body = json!({ "owner": "x", "ttl_ms": 300_000, "holder_pid": program.number() });
-    guarded.ask("/v1/locks/printer", Some(body)).await?;
-    guarded.kill().await?;
-    program.kill()?;
-    takes(&guarded.b, "printer").await?;
-    guarded.b_leads().await
+    for is_option in [true, false] {
+        let mut program = Program::start("exec sleep 600")?;
+        let option = ["--guard-pid", &program.pid()];
+        let options: &[&str] = if is_option { &option } else { &[] };
+        let mut guarded = Guarded::new(LONG, options).await?;
+        if !is_option {
+            let body = json!({ "holder_pid": program.number() });
+            guarded.ask("/v1/program", Some(body)).await?;
+        }
+        guarded.ask("/leader", None).await?;
+        let body = json!({ "owner": "x", "ttl_ms": 300_000, "holder_pid": program.number() });
+        guarded.ask("/v1/locks/printer", Some(body)).await?;
+        guarded.kill().await?;
+        program.kill()?;
+        takes(&guarded.b, "printer").await?;
+        guarded.b_leads().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
-async fn node_killed_with_the_program_of_guard_pid_is_succeeded_at_once() -> Result {
-    let mut program = Program::start("exec sleep 600")?;
-    let mut guarded = Guarded::new(LONG, &["--guard-pid", &program.pid()]).await?;
-    guarded.ask("/leader", None).await?;
-    guarded.kill().await?;
-    program.kill()?;
-    guarded.b_leads().await
-}
-
-#[tokio::test]
-async fn a_killed_node_keeps_its_place_while_its_program_lives() -> Result {
-    let mut program = Program::start("exec sleep 600")?;
-    let mut guarded = Guarded::new("400ms", &[]).await?;
-    let body = json!({ "holder_pid": program.number() });
-    guarded.ask("/v1/program", Some(body)).await?;
-    guarded.ask("/leader", None).await?;
-    guarded.kill().await?;
-    guarded.another_dies().await?;
-    answers(guarded.b.at, "/leader", 503).await?;
-    program.kill()?;
-    guarded.b_leads().await
-}
-
-#[tokio::test]
-async fn killed_node_keeps_a_lock_while_its_bound_process_lives() -> Result {
-    let mut program = Program::start("exec sleep 600")?;
-    let mut guarded = Guarded::new("400ms", &[]).await?;
-    let body = json!({ "owner": "x", "ttl_ms": 1000, "holder_pid": program.number() });
-    guarded.ask("/v1/locks/printer", Some(body)).await?;
-    guarded.kill().await?;
-    guarded.another_dies().await?;
-    answers(guarded.b.at, "/leader", 503).await?;
-    program.kill()?;
-    takes(&guarded.b, "printer").await?;
-    guarded.b_leads().await
+async fn killed_node_keeps_its_place_while_its_program_or_the_holder_of_a_lock_lives() -> Result {
+    for path in ["/v1/program", "/v1/locks/printer"] {
+        let mut program = Program::start("exec sleep 600")?;
+        let mut guarded = Guarded::new("400ms", &[]).await?;
+        let mut body = json!({ "holder_pid": program.number() });
+        if path.ends_with("printer") {
+            body["owner"] = "x".into();
+            body["ttl_ms"] = 1000.into();
+        }
+        guarded.ask(path, Some(body)).await?;
+        if path == "/v1/program" {
+            guarded.ask("/leader", None).await?;
+        }
+        guarded.kill().await?;
+        guarded.another_dies().await?;
+        answers(guarded.b.at, "/leader", 503).await?;
+        program.kill()?;
+        takes(&guarded.b, "printer").await?;
+        guarded.b_leads().await?;
+    }
+    Ok(())
 }

@@ -19,4 +19,3 @@ mod processes;
 #[cfg(target_os = "linux")]
 mod programs;
 mod stage;
-mod tls;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use eldest_fixtures::hang::idle;
+use eldest_fixtures::text::has;
 use eldest_testing::eventually;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -99,12 +100,13 @@ async fn a_node_of_several_elections_answers_for_each_and_measures_each() -> Res
         let line = format!("eldest_leading{{identity=\"a\",election=\"{election}\"}} 1");
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
     }
-    for part in [
-        "# HELP eldest_terms_started_total",
-        "# TYPE eldest_rank gauge",
-    ] {
-        assert!(page.contains(part), "{part}\n{page}");
-    }
+    has(
+        &page,
+        &[
+            "# HELP eldest_terms_started_total",
+            "# TYPE eldest_rank gauge",
+        ],
+    );
     Ok(())
 }
 

@@ -61,36 +61,6 @@ async fn node_owns_partitions_for_its_program_until_it_is_stopped() -> Result {
     Ok(())
 }
 
-/// Tests of the library show that the node finds its share again.
-#[tokio::test]
-async fn share_of_a_stopped_node_is_kept_for_the_time_that_it_was_given() -> Result {
-    let stage = Stage::new().await?;
-    let keeps = ["--own", "billing=4", "--keep-share-for", "1h"];
-    let (a, b) = (
-        owner(&stage, "a", &keeps).await?,
-        owner(&stage, "b", &keeps).await?,
-    );
-    for node in [&a, &b] {
-        eventually(SOON, "half of the partitions are owned", async || {
-            let answer = get(node.at, "/v1/partitions/billing/own")
-                .await
-                .ok()?
-                .json();
-            (answer["partitions"].as_array()?.len() == 2).then_some(())
-        })
-        .await?;
-    }
-    a.stop().await?;
-    eventually(SOON, "the share is kept", async || {
-        let mut command = stage.command("60s", &["partitions", "billing", "--output", "json"]);
-        let output = command.output().ok()?;
-        let shown: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-        (shown["absent"][0]["kept_for_ms"] == 3_600_000).then_some(())
-    })
-    .await?;
-    Ok(())
-}
-
 #[tokio::test]
 async fn a_share_kept_for_less_than_the_ttl_is_refused_before_the_node_listens() -> Result {
     let stage = Stage::new().await?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use eldest_fixtures::text::has;
 use eldest_testing::eventually;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -73,10 +74,7 @@ fn a_node_is_refused_as_its_own_program() -> Result {
     let output = Command::new("sh").args(["-c", &itself]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("--guard-pid") && said.contains("this node itself"),
-        "{said}"
-    );
+    has(&said, &["--guard-pid", "this node itself"]);
     Ok(())
 }
 
@@ -106,11 +104,7 @@ async fn node_whose_program_dies_resigns_at_once_and_exits_with_69() -> Result {
         killed.elapsed() < Duration::from_secs(25),
         "the grace period is {GRACE}"
     );
-    assert!(
-        a.log().contains("the program of --guard-pid has ended"),
-        "{}",
-        a.log()
-    );
+    has(&a.log(), &["the program of --guard-pid has ended"]);
     b.stop().await
 }
 
@@ -167,10 +161,7 @@ async fn unix_socket_has_the_configured_permissions_and_goes_with_the_node() -> 
     let output = stage.command("60s", &alone).output()?;
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(
-        error.contains("--listen-unix") && error.contains("in use"),
-        "{error}"
-    );
+    has(&error, &["--listen-unix", "in use"]);
     a.stop().await?;
     assert!(!socket.exists());
     Ok(())

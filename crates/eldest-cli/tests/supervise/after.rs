@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use eldest_fixtures::text::has;
 use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use etcd_client::{Event, EventType, WatchOptions};
@@ -84,8 +85,7 @@ async fn command_of_a_leader_that_steps_down_precedes_the_next_program() -> Resu
     let mut b = node(&stage, "b", &[ENOUGH, &follow].concat(), FOR_EVER)?;
     stage.has_candidate("b").await?;
     let order = ["step-down", ELECTION, "--node", "a"];
-    let (code, said) = stage.runs(TTL, &order).await?;
-    assert_eq!(code, Some(0), "{said}");
+    stage.runs(TTL, &order).await?.ended(0);
     let second = leads(&stage, "b").await?;
     stage.has_candidate("a").await?;
     // This node waits again: nothing of its former term is left to take down.
@@ -236,9 +236,9 @@ async fn command_that_hangs_is_killed_at_its_limit_with_all_that_it_started() ->
     assert_eq!(a.end().await?.code(), Some(3), "the program's code");
     assert!(now() > begun + millis(1000));
     let log = a.log();
-    assert!(
-        log.contains("the command of --after failed") && log.contains("killed at its limit"),
-        "{log}"
+    has(
+        &log,
+        &["the command of --after failed", "killed at its limit"],
     );
     let pids = std::fs::read_to_string(&pids)?;
     let pids: Vec<i32> = pids.lines().filter_map(|pid| pid.parse().ok()).collect();
@@ -263,10 +263,7 @@ async fn command_has_its_whole_limit_and_runs_once() -> Result {
     let ended = output(eldest).await?;
     let log = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(3), "the program's code: {log}");
-    assert!(
-        log.contains("the command of --after failed") && log.contains("exit code 9"),
-        "{log}"
-    );
+    has(&log, &["the command of --after failed", "exit code 9"]);
     assert_eq!(diary.lines(), ["begin", "end"]);
     assert!(stage.keys("eldest/").await?.is_empty());
     Ok(())

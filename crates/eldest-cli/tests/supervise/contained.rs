@@ -30,18 +30,22 @@ async fn first(stage: &Stage, node: &Node) -> Result<(Line, i32, i32)> {
 
 #[tokio::test]
 async fn killed_supervisors_program_ends_long_before_the_lease() -> Result {
-    let stage = Stage::new().await?;
-    let mut node = stage.patient_node(LONG, "a", HARD, PLAIN)?;
-    let (worker, _, _) = first(&stage, &node).await?;
-    node.kill().await?;
-    stage
-        .nothing_of(worker.token, BEFORE_THE_LEASE_ENDS)
-        .await?;
-    let lines = stage.judge().await?;
-    assert!(
-        lines.iter().any(|line| line.word == "term"),
-        "it is asked first"
-    );
+    for (manners, with_keeper) in [(HARD, false), ("stubborn", true)] {
+        let stage = Stage::new().await?;
+        let mut node = stage.patient_node(LONG, "a", manners, PLAIN)?;
+        let (worker, keeper, _) = first(&stage, &node).await?;
+        if with_keeper {
+            node.signal(Signal::STOP);
+            signal(keeper, Signal::KILL);
+        }
+        node.kill().await?;
+        stage
+            .nothing_of(worker.token, BEFORE_THE_LEASE_ENDS)
+            .await?;
+        let mut lines = stage.judge().await?.into_iter();
+        let is_asked = lines.any(|line| line.word == "term");
+        assert!(is_asked || with_keeper, "the keeper asks it first");
+    }
     Ok(())
 }
 
@@ -155,21 +159,6 @@ async fn end_of_a_program_under_a_stopped_keeper_is_noticed_with_its_code() -> R
     Ok(())
 }
 
-#[tokio::test]
-async fn a_program_ends_though_supervisor_and_keeper_are_killed_at_one_time() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", "stubborn", PLAIN)?;
-    let (worker, keeper, _) = first(&stage, &a).await?;
-    a.signal(Signal::STOP);
-    signal(keeper, Signal::KILL);
-    a.kill().await?;
-    stage
-        .nothing_of(worker.token, BEFORE_THE_LEASE_ENDS)
-        .await?;
-    stage.judge().await?;
-    Ok(())
-}
-
 /// No process can end a program while all are frozen, so the test judges what the program does afterwards.
 #[tokio::test]
 async fn program_frozen_with_its_supervisor_ends_at_once_on_waking() -> Result {
@@ -208,9 +197,9 @@ async fn program_frozen_with_its_supervisor_ends_at_once_on_waking() -> Result {
     Ok(())
 }
 
-async fn nothing_survives_the_end(manners: &str, options: &[&str]) -> Result {
+async fn nothing_survives_the_end(options: &[&str]) -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", manners, options)?;
+    let mut a = stage.patient_node(LONG, "a", "storm,detached", options)?;
     let (worker, _, program) = first(&stage, &a).await?;
     let session = |pid| getsid(Pid::from_raw(pid)).ok();
     eventually(SOON, "a descendant has left the session", async || {
@@ -236,13 +225,9 @@ async fn nothing_survives_the_end(manners: &str, options: &[&str]) -> Result {
 }
 
 #[tokio::test]
-async fn no_child_survives_the_program_without_a_cgroup() -> Result {
-    nothing_survives_the_end("storm,detached", PLAIN).await
-}
-
-#[tokio::test]
-async fn no_child_survives_the_program_with_a_cgroup() -> Result {
-    nothing_survives_the_end("storm,detached", &[]).await
+async fn no_child_survives_the_program_with_or_without_a_cgroup() -> Result {
+    nothing_survives_the_end(PLAIN).await?;
+    nothing_survives_the_end(&[]).await
 }
 
 /// Returns the folder of the cgroup of a process, if it is visible here.

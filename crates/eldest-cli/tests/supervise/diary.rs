@@ -18,6 +18,21 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// The exit code of a command, and what it wrote.
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) said: String,
+}
+
+impl Ran {
+    /// Asserts that the command ended with that code, and returns what it wrote.
+    #[track_caller]
+    pub(crate) fn ended(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}", self.said);
+        self.said
+    }
+}
+
 /// A file that programs append to.
 pub(crate) struct Diary(PathBuf);
 
@@ -46,13 +61,15 @@ impl Diary {
 }
 
 impl Stage {
-    /// Runs a command to its end, and returns its code and what it wrote.
-    pub(crate) async fn runs(&self, ttl: Duration, args: &[&str]) -> Result<(Option<i32>, String)> {
+    /// Runs a command to its end.
+    pub(crate) async fn runs(&self, ttl: Duration, args: &[&str]) -> Result<Ran> {
         let mut command = self.eldest(ttl);
         command.args(args);
         let output = output(command).await?;
-        let said = text(&output.stdout) + &text(&output.stderr);
-        Ok((output.status.code(), said))
+        Ok(Ran {
+            code: output.status.code(),
+            said: text(&output.stdout) + &text(&output.stderr),
+        })
     }
 
     /// Starts a node around a script that may write to a diary.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use eldest_fixtures::text::has;
 use eldest_testing::eventually;
 
-use crate::diary::{Diary, FOR_EVER, output};
+use crate::diary::{Diary, FOR_EVER, Ran, output};
 use crate::stage::{Node, Result, SOON, Stage};
 
 /// A TTL so long that a program has time to end within its part of it.
@@ -33,8 +34,8 @@ async fn standing(stage: &Stage, prefix: &str, count: usize) -> Result<Vec<(Vec<
     )
 }
 
-/// Runs a command that ends by itself; returns its code and its message.
-async fn call(stage: &Stage, options: &[&str]) -> Result<(Option<i32>, String)> {
+/// Runs a command that ends by itself.
+async fn call(stage: &Stage, options: &[&str]) -> Result<Ran> {
     let args = [&["lock", "res"], options, &["--", "sh", "-c", "exit 9"]].concat();
     stage.runs(TTL, &args).await
 }
@@ -50,8 +51,7 @@ async fn lock_not_free_in_time_has_its_own_exit_code() -> Result {
     let mut holder = Node::start(holder, stage.folder(), "a")?;
     diary.says("held").await?;
     for wait in ["0s", "300ms"] {
-        let (code, said) = call(&stage, &["--wait", wait]).await?;
-        assert_eq!(code, Some(75), "{said}");
+        let said = call(&stage, &["--wait", wait]).await?.ended(75);
         assert!(said.contains("\"res\" was not free"), "{said}");
     }
     // The command is stopped while it waits; its exit code says that the program did not run.
@@ -102,24 +102,23 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
     standing(&stage, "eldest/~run/~semaphore/res/2/", 2).await?;
     assert!(!diary.text().contains("begin-c."), "{}", diary.text());
 
-    let (code, said) = call(&stage, &["-n", "2", "--wait", "0s"]).await?;
-    assert_eq!(code, Some(75), "{said}");
-    assert!(
-        said.contains("a permit of \"res\" (capacity 2) was not free at once"),
-        "{said}"
+    let said = call(&stage, &["-n", "2", "--wait", "0s"]).await?.ended(75);
+    has(
+        &said,
+        &["a permit of \"res\" (capacity 2) was not free at once"],
     );
-    let (code, said) = call(&stage, &["-n", "3"]).await?;
-    assert_eq!(code, Some(2), "{said}");
-    for part in ["capacity 3 was requested", "permits of capacity 2"] {
-        assert!(said.contains(part), "{part:?} is not in {said:?}");
-    }
-    let (_, shown) = stage.runs(TTL, &["status", "--summary"]).await?;
+    let said = call(&stage, &["-n", "3"]).await?.ended(2);
+    has(
+        &said,
+        &["capacity 3 was requested", "permits of capacity 2"],
+    );
+    let shown = stage.runs(TTL, &["status", "--summary"]).await?.said;
     assert!(
         shown.contains("res (semaphore of 2)") && !shown.contains("~run"),
         "{shown}"
     );
     // The lock of the same name is independent of the semaphore.
-    assert_eq!(call(&stage, &[]).await?.0, Some(9));
+    call(&stage, &[]).await?.ended(9);
     assert_eq!(
         standing(&stage, PERMITS, 3).await?,
         keys,
@@ -155,18 +154,13 @@ async fn programs_that_share_a_lock_run_together_and_others_wait() -> Result {
     diary.says("begin-b.").await?;
     let mut writer = holder(&stage, "w", &[])?;
     standing(&stage, "eldest/res/", 3).await?;
-    let (code, said) = call(&stage, &["--shared", "--wait", "0s"]).await?;
-    assert_eq!(code, Some(75), "{said}");
-    assert!(
-        said.contains("the shared lock \"res\" was not free"),
-        "{said}"
-    );
+    let said = call(&stage, &["--shared", "--wait", "0s"]).await?.ended(75);
+    has(&said, &["the shared lock \"res\" was not free"]);
     assert_eq!(a.stop().await?.code(), Some(0));
     assert!(!diary.text().contains("begin-w."), "it waits for b");
     assert_eq!(b.stop().await?.code(), Some(0));
     diary.says("begin-w.").await?;
     assert_eq!(writer.stop().await?.code(), Some(0));
-    let (code, said) = call(&stage, &["--shared", "-n", "2"]).await?;
-    assert_eq!(code, Some(2), "{said}");
+    call(&stage, &["--shared", "-n", "2"]).await?.ended(2);
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! Tests `eldest run` whose node serves only once its program is ready.
 
+use std::path::PathBuf;
+
 use eldest_testing::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER};
+use crate::stage::{ELECTION, Result, SOON, Stage, TAKEOVER};
 
 /// Returns the term in which the only node says that it serves, as its key has it.
 async fn said(stage: &Stage) -> Option<i64> {
@@ -15,34 +17,10 @@ async fn said(stage: &Stage) -> Option<i64> {
     value["serves"].as_i64()
 }
 
-/// Waits until the program runs, lets it become ready, and waits until its node serves.
-async fn serves_once_it_is_ready(stage: &Stage, node: &mut Node) -> Result {
-    let worker = stage.next_worker(0).await?;
-    assert_eq!(said(stage).await, Some(0), "it is not ready");
-    std::fs::write(stage.folder().join("well"), "")?;
-    eventually(SOON, "it serves", async || {
-        (said(stage).await? == worker.token).then_some(())
-    })
-    .await?;
-    node.stop().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn node_serves_once_a_command_succeeds() -> Result {
-    let stage = Stage::new().await?;
-    let check = format!("test -e {}", stage.folder().join("well").display());
-    let options = ["--serving-within", "1m", "--serving-command", &check];
-    let mut node = stage.node("a", "", &options)?;
-    serves_once_it_is_ready(&stage, &mut node).await
-}
-
-#[tokio::test]
-async fn node_serves_once_a_url_answers_with_success() -> Result {
-    let stage = Stage::new().await?;
+/// Answers each request with success once that file exists, and returns the URL.
+async fn answering(well: PathBuf) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/ready", listener.local_addr()?);
-    let well = stage.folder().join("well");
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let status = if well.exists() { "200 OK" } else { "503 Wait" };
@@ -51,16 +29,33 @@ async fn node_serves_once_a_url_answers_with_success() -> Result {
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
-    let options = ["--serving-within", "1m", "--serving-url", &url];
-    let mut node = stage.node("a", "", &options)?;
-    serves_once_it_is_ready(&stage, &mut node).await
+    Ok(url)
 }
 
 #[tokio::test]
-async fn node_serves_once_its_program_notifies_it() -> Result {
-    let stage = Stage::new().await?;
-    let mut node = stage.node("a", "notifies", &["--serving-within", "1m", "--notify"])?;
-    serves_once_it_is_ready(&stage, &mut node).await
+async fn node_serves_once_a_command_succeeds_a_url_answers_or_the_program_notifies() -> Result {
+    for option in ["--serving-command", "--serving-url", "--notify"] {
+        let stage = Stage::new().await?;
+        let well = stage.folder().join("well");
+        let value = match option {
+            "--serving-command" => Some(format!("test -e {}", well.display())),
+            "--serving-url" => Some(answering(well.clone()).await?),
+            _ => None,
+        };
+        let mut options = vec!["--serving-within", "1m", option];
+        options.extend(value.as_deref());
+        let manners = if value.is_none() { "notifies" } else { "" };
+        let mut node = stage.node("a", manners, &options)?;
+        let worker = stage.next_worker(0).await?;
+        assert_eq!(said(&stage).await, Some(0), "{option}: it is not ready");
+        std::fs::write(&well, "")?;
+        eventually(SOON, format!("it serves by {option}"), async || {
+            (said(&stage).await? == worker.token).then_some(())
+        })
+        .await?;
+        node.stop().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

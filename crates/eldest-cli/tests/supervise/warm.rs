@@ -25,14 +25,12 @@ async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Resu
     diary.says("prepare").await?;
 
     let order = ["step-down", ELECTION, "--wait", "1s"];
-    let (code, said) = stage.runs(TTL, &order).await?;
-    assert_eq!(code, Some(5), "{said}");
+    let said = stage.runs(TTL, &order).await?.ended(5);
     assert!(said.contains("its successor is not warm"), "{said}");
     assert!(!diary.text().contains("lead-b"), "{}", diary.text());
     std::fs::write(&ready, "")?;
     diary.says("warm").await?;
-    let (code, said) = stage.runs(TTL, &["step-down", ELECTION]).await?;
-    assert_eq!(code, Some(0), "{said}");
+    stage.runs(TTL, &["step-down", ELECTION]).await?.ended(0);
     diary.says("lead-b").await?;
     assert_eq!(diary.lines(), ["lead-a", "prepare", "warm", "lead-b"]);
     next.stop().await?;
@@ -59,8 +57,7 @@ async fn command_that_fails_leaves_its_node_in_its_place() -> Result {
     })
     .await?;
     let order = ["step-down", ELECTION, "--wait", "1s"];
-    let (code, said) = stage.runs(TTL, &order).await?;
-    assert_eq!(code, Some(5), "{said}");
+    let said = stage.runs(TTL, &order).await?.ended(5);
     assert!(said.contains("its successor is not warm"), "{said}");
     leader.stop().await?;
     diary.says("lead-b").await?;
