@@ -26,14 +26,7 @@ mod world;
 
 #[cfg(unix)]
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let task = match args::parse(&args) {
-        Ok(task) => task,
-        Err(problem) => {
-            eprintln!("{problem}\n\n{}", args::USAGE);
-            return ExitCode::from(2);
-        }
-    };
+    let options = <args::Options as clap::Parser>::parse();
     // The runtime has one thread: the kernel ends the nodes with the thread that started them, which must be the main
     // one.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -47,13 +40,12 @@ fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(async {
-        match task {
-            args::Task::Help => {
-                println!("{}", args::USAGE);
-                Ok(ExitCode::SUCCESS)
+        match options.task {
+            Some(args::Task::Node(setup)) => {
+                let run = Box::pin(node::run(setup));
+                run.await.map(|()| ExitCode::SUCCESS)
             }
-            args::Task::Node(setup) => Box::pin(node::run(setup)).await.map(|()| ExitCode::SUCCESS),
-            args::Task::Demo(options) => Box::pin(demo::run(options)).await,
+            None => Box::pin(demo::run(options)).await,
         }
     });
     // A node's pending read of its input would keep the runtime from ending.

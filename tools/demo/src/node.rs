@@ -254,7 +254,7 @@ impl Node {
     /// Reports an event at a time. Fails once the demo is gone, which ends the node.
     fn report_at(&self, at: Duration, said: Said) -> Result<()> {
         let node = self.setup.name.clone();
-        let line = Event { at, node, said }.to_line();
+        let line = Event { at, node, said }.to_line()?;
         let mut out = std::io::stdout().lock();
         out.write_all(line.as_bytes())?;
         Ok(out.flush()?)
