@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
 use crate::Result;
@@ -17,6 +18,29 @@ pub trait Action: Send + Sync {
 
     /// Undoes the fault, and records when it is certainly undone. Does no harm if it was already undone.
     fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result>;
+}
+
+/// An action as it is written; the box is only for lists of different ones.
+pub(crate) trait Fault: Send + Sync {
+    fn card(&self) -> Card;
+
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result;
+
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result;
+}
+
+impl<F: Fault> Action for F {
+    fn card(&self) -> Card {
+        Fault::card(self)
+    }
+
+    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        Fault::apply(self, lab, victim).boxed_local()
+    }
+
+    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+        Fault::undo(self, lab, victim).boxed_local()
+    }
 }
 
 /// The description of an action.

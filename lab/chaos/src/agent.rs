@@ -46,15 +46,15 @@ impl Agent {
         cluster: &EtcdCluster,
         folder: &Path,
         certificates: &Certificates,
-    ) -> Result<Option<Self>> {
-        Ok(Some(Self {
+    ) -> Result<Self> {
+        Ok(Self {
             socket: folder.join("agent.sock"),
             folder: folder.to_owned(),
             links: Links::start(cluster).await?,
             certificates: certificates.environment(certificates::AGENT),
             process: RefCell::default(),
             paused: Cell::new(false),
-        }))
+        })
     }
 
     pub(crate) fn socket(&self) -> &Path {

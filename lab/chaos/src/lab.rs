@@ -167,7 +167,7 @@ impl Lab {
         let (clients, truths) = watched(&cluster, &recorder, settings).await?;
         let register = folder.path().join("register.sqlite");
         let agent = match &certificates {
-            Some(certificates) => Agent::new(&cluster, folder.path(), certificates).await?,
+            Some(certificates) => Some(Agent::new(&cluster, folder.path(), certificates).await?),
             None => None,
         };
         let common = Common {

@@ -3,11 +3,10 @@
 //!
 //! [`run`] does a whole run; [`actions::all`] are the faults; docs/faults.md says what must hold, and names the tests that
 //! make other faults.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
 pub mod action;
 pub mod actions;
-#[cfg_attr(not(target_os = "linux"), path = "no_agent.rs")]
 pub mod agent;
 mod certificates;
 mod distance;
@@ -21,7 +20,6 @@ mod plan;
 mod run;
 mod settings;
 mod shared;
-#[cfg_attr(not(target_os = "linux"), path = "no_site.rs")]
 mod site;
 mod step;
 mod used;

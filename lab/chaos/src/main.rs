@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 use std::time::Duration;
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 use eldest_chaos::action::{Action, Realm};
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 use eldest_chaos::{Outcome, Plan, Settings, Wide, actions, rows, run, wide};
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 use eldest_testing::WallClock;
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn main() -> ExitCode {
     if std::env::var_os(eldest_chaos::NODE).is_some() {
         return exit_code(eldest_node::main().map(|()| true).map_err(Into::into));
@@ -24,9 +24,9 @@ fn main() -> ExitCode {
     exit_code(command(&args))
 }
 
-#[cfg(not(unix))]
+#[cfg(not(target_os = "linux"))]
 fn main() -> ExitCode {
-    eprintln!("the harness stops and continues processes by Unix signals; it does not run here");
+    eprintln!("the harness needs process descriptors and network namespaces, which only Linux has");
     ExitCode::FAILURE
 }
 
@@ -117,7 +117,7 @@ struct Far {
     rounds: u32,
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn exit_code(result: eldest_chaos::Result<bool>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -129,7 +129,7 @@ fn exit_code(result: eldest_chaos::Result<bool>) -> ExitCode {
     }
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn command(args: &Args) -> eldest_chaos::Result<bool> {
     if args.list {
         list();
@@ -177,7 +177,7 @@ fn command(args: &Args) -> eldest_chaos::Result<bool> {
 }
 
 /// Prints a table of all faults: docs/faults.md explains what must hold.
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn list() {
     println!("| fault | what it does | what must hold | in a full run |\n|---|---|---|---|");
     for action in actions::all() {
@@ -198,7 +198,7 @@ fn list() {
 }
 
 /// Returns the faults that the arguments name.
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
     let found = args.faults.iter().map(|name| {
         let unknown = || format!("there is no fault `{name}`; --list names them");
@@ -207,7 +207,7 @@ fn faults(args: &Args) -> eldest_chaos::Result<Vec<Box<dyn Action>>> {
     found.collect()
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn near(args: &Args, settings: &Settings, seed: u64) -> eldest_chaos::Result<Outcome> {
     let mut faults = faults(args)?;
     if faults.is_empty() {
@@ -227,7 +227,7 @@ fn near(args: &Args, settings: &Settings, seed: u64) -> eldest_chaos::Result<Out
     runtime.enable_all().build()?.block_on(run(settings, &plan))
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn far(args: &Args, settings: Settings, seed: u64) -> eldest_chaos::Result<Outcome> {
     let millis = |millis: f64| Duration::try_from_secs_f64(millis / 1e3);
     let round_trip = millis(args.far.rtt)?;

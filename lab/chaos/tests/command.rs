@@ -1,5 +1,5 @@
 //! Tests the command as people call it.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
 use std::process::{Command, Output};
 
@@ -70,7 +70,6 @@ fn one_fault_is_made_and_reported_as_text_as_json_and_as_a_picture() {
 
 /// However the run ends, its processes and their files must go, and with them the namespaces.
 #[test]
-#[cfg(target_os = "linux")]
 fn killed_run_leaves_nothing_behind() {
     use std::io::{BufRead, BufReader};
     use std::path::Path;
@@ -102,7 +101,6 @@ fn killed_run_leaves_nothing_behind() {
 }
 
 /// Returns the arguments and the environment of all processes.
-#[cfg(target_os = "linux")]
 fn processes() -> Vec<String> {
     let all = std::fs::read_dir("/proc").expect("processes").flatten();
     let describe = |path: std::path::PathBuf| {

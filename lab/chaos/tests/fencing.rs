@@ -1,5 +1,5 @@
 //! Tests that the checker sees a stale write of a stopped leader when fencing is off.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
 use std::time::Duration;
 

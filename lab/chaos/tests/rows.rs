@@ -1,5 +1,5 @@
 //! Tests every fault alone, those of a kind one after another on their own stage, and a few pairs.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! Replaces certificates while sessions use them, by valid and by wrong ones.
 
 use eldest_fixtures::tls::Authority;
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::agent::Agent;
 use crate::certificates::{Certificates, ETCD, Wrong};
 use crate::lab::Lab;
@@ -114,48 +112,42 @@ impl Replace {
     }
 }
 
-impl Action for Replace {
+impl Fault for Replace {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let certificates = lab.certificates()?;
-            let [name, whose] = self.names(lab, victim);
-            let node = (self.card.side != Side::Everybody).then_some(victim.node);
-            lab.fault(name, self.card.name);
-            self.replace(lab, certificates, whose).await?;
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
+        let certificates = lab.certificates()?;
+        let [name, whose] = self.names(lab, victim);
+        let node = (self.card.side != Side::Everybody).then_some(victim.node);
+        lab.fault(name, self.card.name);
+        self.replace(lab, certificates, whose).await?;
+        reset(lab, node);
+        if matches!(self.how, How::Spoil(_)) {
+            // A connection that was being made had already read the old files. It stays open until it is reset too.
+            lab.pass(lab.settings.ttl / 3).await?;
             reset(lab, node);
-            if matches!(self.how, How::Spoil(_)) {
-                // A connection that was being made had already read the old files. It stays open until it is reset too.
-                lab.pass(lab.settings.ttl / 3).await?;
-                reset(lab, node);
-            }
-            lab.fault(name, self.card.name);
-            Ok(())
         }
-        .boxed_local()
+        lab.fault(name, self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let [name, whose] = self.names(lab, victim);
-            let mut logged = Ok(());
-            match self.how {
-                How::Issue => {}
-                How::Authorities => lab.cluster.lock().await.restart().await?,
-                How::Spoil(_) => {
-                    if lab.alone.get() {
-                        logged = lab.nodes[victim.node].require_logged_cause("Certificate");
-                    }
-                    lab.certificates()?.issue(whose)?;
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
+        let [name, whose] = self.names(lab, victim);
+        let mut logged = Ok(());
+        match self.how {
+            How::Issue => {}
+            How::Authorities => lab.cluster.lock().await.restart().await?,
+            How::Spoil(_) => {
+                if lab.alone.get() {
+                    logged = lab.nodes[victim.node].require_logged_cause("Certificate");
                 }
+                lab.certificates()?.issue(whose)?;
             }
-            lab.healed(name, self.card.name);
-            logged
         }
-        .boxed_local()
+        lab.healed(name, self.card.name);
+        logged
     }
 }
 

@@ -2,11 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
 /// Longer than any timeout, deadline or TTL.
@@ -45,45 +42,39 @@ struct Jump {
     how: How,
 }
 
-impl Action for Jump {
+impl Fault for Jump {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
         let node = &lab.nodes[victim.node];
-        async move {
-            let clock = node
-                .clock
-                .as_ref()
-                .ok_or("its wall clock is the machine's")?;
-            lab.fault(&node.name, self.card.name);
-            match self.how {
-                How::Forward => clock.forward(JUMP)?,
-                How::Back => clock.back(JUMP)?,
-            }
-            if node.is_up() {
-                self.is_seen(lab, victim.node).await?;
-            } else {
-                // The other fault of a pair ended the process.
-                lab.missed(self.card.name);
-            }
-            lab.fault(&node.name, self.card.name);
-            Ok(())
+        let clock = node
+            .clock
+            .as_ref()
+            .ok_or("its wall clock is the machine's")?;
+        lab.fault(&node.name, self.card.name);
+        match self.how {
+            How::Forward => clock.forward(JUMP)?,
+            How::Back => clock.back(JUMP)?,
         }
-        .boxed_local()
+        if node.is_up() {
+            self.is_seen(lab, victim.node).await?;
+        } else {
+            // The other fault of a pair ended the process.
+            lab.missed(self.card.name);
+        }
+        lab.fault(&node.name, self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
         let node = &lab.nodes[victim.node];
-        async move {
-            if let Some(clock) = &node.clock {
-                clock.correct()?;
-            }
-            lab.healed(&node.name, self.card.name);
-            Ok(())
+        if let Some(clock) = &node.clock {
+            clock.correct()?;
         }
-        .boxed_local()
+        lab.healed(&node.name, self.card.name);
+        Ok(())
     }
 }
 

@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use etcd_client::{Client, DeleteOptions};
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 use tokio::time::timeout;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
 /// A prefix for the data, outside of the election.
@@ -48,62 +46,56 @@ struct Defrag {
     mib: usize,
 }
 
-impl Action for Defrag {
+impl Fault for Defrag {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let mib = lab.settings.data_mib.unwrap_or(self.mib);
-            let server = lab.server_of_leader()?;
-            lab.lead_etcd_by(server).await?;
-            lab.fault("", self.card.name);
-            for number in 0..mib {
-                lab.operate("data is put", async |mut client| {
-                    let key = format!("{DATA}{number}");
-                    client.put(key, vec![b'x'; MIB], None).await
-                })
-                .await?;
-            }
-            let client = lab.client(server);
-            let least = i64::try_from(mib * MIB)?;
-            // A server writes its file some time after it has answered.
-            lab.until("the server holds the data", async || {
-                let size = client.clone().status().await?.db_size();
-                Ok((size >= least).then_some(()))
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        let mib = lab.settings.data_mib.unwrap_or(self.mib);
+        let server = lab.server_of_leader()?;
+        lab.lead_etcd_by(server).await?;
+        lab.fault("", self.card.name);
+        for number in 0..mib {
+            lab.operate("data is put", async |mut client| {
+                let key = format!("{DATA}{number}");
+                client.put(key, vec![b'x'; MIB], None).await
             })
             .await?;
-            let (began, switched) = (lab.now(), lab.logged(SWITCHED));
-            let blocked = Box::pin(blocked_by_defrag(lab, client)).await?;
-            let took = lab.now().saturating_sub(began);
-            let switched = lab.logged(SWITCHED) - switched;
-            lab.fault("", self.card.name);
-            lab.say(&format!(
-                "    {mib} MiB: the defragmentation took {:.2} s, one answer {:.2} s; the nodes switched {switched} times",
-                took.as_secs_f64(),
-                blocked.as_secs_f64(),
-            ));
-            Ok(())
         }
-        .boxed_local()
+        let client = lab.client(server);
+        let least = i64::try_from(mib * MIB)?;
+        // A server writes its file some time after it has answered.
+        lab.until("the server holds the data", async || {
+            let size = client.clone().status().await?.db_size();
+            Ok((size >= least).then_some(()))
+        })
+        .await?;
+        let (began, switched) = (lab.now(), lab.logged(SWITCHED));
+        let blocked = Box::pin(blocked_by_defrag(lab, client)).await?;
+        let took = lab.now().saturating_sub(began);
+        let switched = lab.logged(SWITCHED) - switched;
+        lab.fault("", self.card.name);
+        lab.say(&format!(
+            "    {mib} MiB: the defragmentation took {:.2} s, one answer {:.2} s; the nodes switched {switched} times",
+            took.as_secs_f64(),
+            blocked.as_secs_f64(),
+        ));
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let deleted = lab.operate("the data is deleted", async |mut client| {
-                let all = DeleteOptions::new().with_prefix();
-                let deleted = client.delete(DATA, Some(all)).await?;
-                let now = deleted
-                    .header()
-                    .map_or(0, etcd_client::ResponseHeader::revision);
-                client.compact(now, None).await
-            });
-            let deleted = deleted.await;
-            lab.healed("", self.card.name);
-            deleted.map(|_| ())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        let deleted = lab.operate("the data is deleted", async |mut client| {
+            let all = DeleteOptions::new().with_prefix();
+            let deleted = client.delete(DATA, Some(all)).await?;
+            let now = deleted
+                .header()
+                .map_or(0, etcd_client::ResponseHeader::revision);
+            client.compact(now, None).await
+        });
+        let deleted = deleted.await;
+        lab.healed("", self.card.name);
+        deleted.map(|_| ())
     }
 }
 

@@ -1,10 +1,7 @@
 //! Makes faults of the links between data centres.
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
 const ISOLATE: &str = "isolate-etcd-leader";
@@ -17,7 +14,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
 /// renewals are acknowledged, and must not count.
 struct Isolate;
 
-impl Action for Isolate {
+impl Fault for Isolate {
     fn card(&self) -> Card {
         Card {
             name: ISOLATE,
@@ -32,29 +29,23 @@ impl Action for Isolate {
         }
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let wire = lab.wire.as_ref();
-            let wire = wire.ok_or("data centres are cut from each other with --wide only")?;
-            let (site, node) = (lab.site(victim.node), &lab.nodes[victim.node].name);
-            lab.lead_etcd_by(site).await?;
-            lab.fault(node, ISOLATE);
-            wire.cut(site);
-            lab.fault(node, ISOLATE);
-            Ok(())
-        }
-        .boxed_local()
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
+        let wire = lab.wire.as_ref();
+        let wire = wire.ok_or("data centres are cut from each other with --wide only")?;
+        let (site, node) = (lab.site(victim.node), &lab.nodes[victim.node].name);
+        lab.lead_etcd_by(site).await?;
+        lab.fault(node, ISOLATE);
+        wire.cut(site);
+        lab.fault(node, ISOLATE);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            if let Some(wire) = &lab.wire {
-                wire.heal();
-                lab.cluster.lock().await.leader().await;
-                lab.healed(&lab.nodes[victim.node].name, ISOLATE);
-            }
-            Ok(())
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
+        if let Some(wire) = &lab.wire {
+            wire.heal();
+            lab.cluster.lock().await.leader().await;
+            lab.healed(&lab.nodes[victim.node].name, ISOLATE);
         }
-        .boxed_local()
+        Ok(())
     }
 }

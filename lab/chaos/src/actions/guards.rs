@@ -1,10 +1,7 @@
 //! Faults of the agent that guards the nodes, alone and under a leader that dies.
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::agent::Agent;
 use crate::lab::Lab;
 
@@ -90,43 +87,37 @@ struct Breaks {
     leader_dies: bool,
 }
 
-impl Action for Breaks {
+impl Fault for Breaks {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            lab.fault(AGENT, self.card.name);
-            if let Some(agent) = &lab.agent {
-                match self.how {
-                    How::Kill => agent.kill(),
-                    How::Stop => agent.pause(),
-                    How::Cut => agent.cut(),
-                }
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
+        lab.fault(AGENT, self.card.name);
+        if let Some(agent) = &lab.agent {
+            match self.how {
+                How::Kill => agent.kill(),
+                How::Stop => agent.pause(),
+                How::Cut => agent.cut(),
             }
-            lab.fault(AGENT, self.card.name);
-            if self.leader_dies {
-                lab.kill(&lab.nodes[victim.node])?;
-            }
-            Ok(())
         }
-        .boxed_local()
+        lab.fault(AGENT, self.card.name);
+        if self.leader_dies {
+            lab.kill(&lab.nodes[victim.node])?;
+        }
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            if let Some(agent) = &lab.agent {
-                self.mend(lab, agent).await?;
-            }
-            lab.healed(AGENT, self.card.name);
-            let node = &lab.nodes[victim.node];
-            if self.leader_dies && !node.runs() {
-                node.start(&lab.settings)?;
-            }
-            Ok(())
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
+        if let Some(agent) = &lab.agent {
+            self.mend(lab, agent).await?;
         }
-        .boxed_local()
+        lab.healed(AGENT, self.card.name);
+        let node = &lab.nodes[victim.node];
+        if self.leader_dies && !node.runs() {
+            node.start(&lab.settings)?;
+        }
+        Ok(())
     }
 }
 

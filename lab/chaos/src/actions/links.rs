@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use eldest_testing::Proxy;
 use etcd_client::ResponseHeader;
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
 /// Name and description, the expected effect, and the change to which links.
@@ -139,7 +137,7 @@ pub(super) fn all() -> Vec<Box<dyn Action>> {
 /// Compacts the events that a node missed while it was away, so that it cannot read them when it comes back.
 struct Compaction;
 
-impl Action for Compaction {
+impl Fault for Compaction {
     fn card(&self) -> Card {
         const ABOUT: &str =
             "a follower is cut off, and etcd compacts the events that it missed before it returns";
@@ -150,31 +148,25 @@ impl Action for Compaction {
         }
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let node = &lab.nodes[victim.node].name;
-            lab.fault(node, self.card().name);
-            lab.links[victim.node].all().iter().for_each(Proxy::cut);
-            lab.fault(node, self.card().name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
+        let node = &lab.nodes[victim.node].name;
+        lab.fault(node, Fault::card(self).name);
+        lab.links[victim.node].all().iter().for_each(Proxy::cut);
+        lab.fault(node, Fault::card(self).name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            // Leaders count all the time, so there are events to compact.
-            let compacted = lab.operate("history is compacted", async |mut client| {
-                let now = client.get("compact", None).await?;
-                let now = now.header().map_or(0, ResponseHeader::revision);
-                client.compact(now, None).await
-            });
-            let compacted = compacted.await;
-            lab.links[victim.node].heal();
-            lab.healed(&lab.nodes[victim.node].name, self.card().name);
-            compacted.map(|_| ())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
+        // Leaders count all the time, so there are events to compact.
+        let compacted = lab.operate("history is compacted", async |mut client| {
+            let now = client.get("compact", None).await?;
+            let now = now.header().map_or(0, ResponseHeader::revision);
+            client.compact(now, None).await
+        });
+        let compacted = compacted.await;
+        lab.links[victim.node].heal();
+        lab.healed(&lab.nodes[victim.node].name, Fault::card(self).name);
+        compacted.map(|_| ())
     }
 }
 
@@ -191,31 +183,25 @@ struct Link {
     how: fn(&Proxy),
 }
 
-impl Action for Link {
+impl Fault for Link {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let (node, links) = (&lab.nodes[victim.node].name, &lab.links[victim.node]);
-            lab.fault(node, self.card.name);
-            match self.reach {
-                Reach::All => links.all().iter().for_each(self.how),
-                Reach::InUse => links.busiest().into_iter().for_each(self.how),
-            }
-            lab.fault(node, self.card.name);
-            Ok(())
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
+        let (node, links) = (&lab.nodes[victim.node].name, &lab.links[victim.node]);
+        lab.fault(node, self.card.name);
+        match self.reach {
+            Reach::All => links.all().iter().for_each(self.how),
+            Reach::InUse => links.busiest().into_iter().for_each(self.how),
         }
-        .boxed_local()
+        lab.fault(node, self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            lab.links[victim.node].heal();
-            lab.healed(&lab.nodes[victim.node].name, self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
+        lab.links[victim.node].heal();
+        lab.healed(&lab.nodes[victim.node].name, self.card.name);
+        Ok(())
     }
 }

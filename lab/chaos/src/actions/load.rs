@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use eldest::{Candidate, Leadership, Session, SessionOptions};
 use etcd_client::{LeaseGrantOptions, PutOptions, Txn, TxnOp};
-use futures::FutureExt;
-use futures::future::{LocalBoxFuture, try_join_all};
+use futures::future::try_join_all;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::{Lab, PREFIX};
 
 /// The number of keys in one transaction.
@@ -57,46 +56,40 @@ struct Crowd {
     card: Card,
 }
 
-impl Action for Crowd {
+impl Fault for Crowd {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            lab.fault("", self.card.name);
-            let granted = lab.operate("the crowd's lease is granted", async |mut client| {
-                let options = LeaseGrantOptions::new().with_id(LEASE);
-                client.lease_grant(LONG, Some(options)).await
-            });
-            granted.await?;
-            for first in (0..CANDIDATES).step_by(BATCH) {
-                lab.operate("candidates are put", async |mut client| {
-                    let put = |number| {
-                        let lease = PutOptions::new().with_lease(LEASE);
-                        TxnOp::put(format!("{PREFIX}c{number}"), "somebody", Some(lease))
-                    };
-                    let batch: Vec<TxnOp> = (first..first + BATCH).map(put).collect();
-                    client.txn(Txn::new().and_then(batch)).await
-                })
-                .await?;
-            }
-            lab.fault("", self.card.name);
-            Ok(())
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        lab.fault("", self.card.name);
+        let granted = lab.operate("the crowd's lease is granted", async |mut client| {
+            let options = LeaseGrantOptions::new().with_id(LEASE);
+            client.lease_grant(LONG, Some(options)).await
+        });
+        granted.await?;
+        for first in (0..CANDIDATES).step_by(BATCH) {
+            lab.operate("candidates are put", async |mut client| {
+                let put = |number| {
+                    let lease = PutOptions::new().with_lease(LEASE);
+                    TxnOp::put(format!("{PREFIX}c{number}"), "somebody", Some(lease))
+                };
+                let batch: Vec<TxnOp> = (first..first + BATCH).map(put).collect();
+                client.txn(Txn::new().and_then(batch)).await
+            })
+            .await?;
         }
-        .boxed_local()
+        lab.fault("", self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let revoked = lab.operate("the crowd's lease is revoked", async |mut client| {
-                client.lease_revoke(LEASE).await
-            });
-            revoked.await?;
-            lab.healed("", self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        let revoked = lab.operate("the crowd's lease is revoked", async |mut client| {
+            client.lease_revoke(LEASE).await
+        });
+        revoked.await?;
+        lab.healed("", self.card.name);
+        Ok(())
     }
 }
 
@@ -133,40 +126,34 @@ async fn elected(candidates: &mut [Candidate], within: Duration) -> Result<Vec<L
     Ok(timeout(within, try_join_all(elected)).await??)
 }
 
-impl Action for Elections {
+impl Fault for Elections {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            lab.fault("", self.card.name);
-            let mut held = Held {
-                leads: Vec::new(),
-                waits: Vec::new(),
-            };
-            for share in 0..SESSIONS {
-                let (session, mut candidates) = join_share(lab, "leads", share).await?;
-                let leads = elected(&mut candidates, lab.settings.takeover()).await?;
-                held.leads.push((session, leads));
-                held.waits.push(join_share(lab, "waits", share).await?);
-            }
-            *self.held.lock().await = Some(held);
-            lab.fault("", self.card.name);
-            Ok(())
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        lab.fault("", self.card.name);
+        let mut held = Held {
+            leads: Vec::new(),
+            waits: Vec::new(),
+        };
+        for share in 0..SESSIONS {
+            let (session, mut candidates) = join_share(lab, "leads", share).await?;
+            let leads = elected(&mut candidates, lab.settings.takeover()).await?;
+            held.leads.push((session, leads));
+            held.waits.push(join_share(lab, "waits", share).await?);
         }
-        .boxed_local()
+        *self.held.lock().await = Some(held);
+        lab.fault("", self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            if let Some(held) = self.held.lock().await.take() {
-                change_hands(lab, held).await?;
-            }
-            lab.healed("", self.card.name);
-            Ok(())
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        if let Some(held) = self.held.lock().await.take() {
+            change_hands(lab, held).await?;
         }
-        .boxed_local()
+        lab.healed("", self.card.name);
+        Ok(())
     }
 }
 

@@ -1,11 +1,9 @@
 //! Faults in the list of etcd's members: a learner comes, votes and goes, and a member is replaced.
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 use tokio::sync::Mutex;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
 const ADD: [&str; 2] = [
@@ -45,58 +43,52 @@ struct Change {
     index: Mutex<Option<usize>>,
 }
 
-impl Action for Change {
+impl Fault for Change {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let began = lab.now();
-            let mut index = self.index.lock().await;
-            let did = match self.how {
-                How::Add => {
-                    lab.fault("", self.card.name);
-                    let mut cluster = lab.cluster.lock().await;
-                    let learner = *index.insert(cluster.add_learner().await?);
-                    cluster.promote(learner).await?;
-                    "votes"
-                }
-                How::Replace => {
-                    let server = lab.server_of_leader()?;
-                    // As an operator does: the leadership is moved first, because the member loses its data and its
-                    // vote.
-                    lab.lead_etcd_by((server + 1) % lab.settings.members)
-                        .await?;
-                    lab.fault("", self.card.name);
-                    let mut cluster = lab.cluster.lock().await;
-                    cluster.replace_by_learner(server).await?;
-                    *index = Some(server);
-                    "serves as a learner"
-                }
-            };
-            lab.fault("", self.card.name);
-            let took = lab.now().saturating_sub(began).as_secs_f64();
-            lab.say(&format!("    the new member {did} after {took:.2} s"));
-            Ok(())
-        }
-        .boxed_local()
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        let began = lab.now();
+        let mut index = self.index.lock().await;
+        let did = match self.how {
+            How::Add => {
+                lab.fault("", self.card.name);
+                let mut cluster = lab.cluster.lock().await;
+                let learner = *index.insert(cluster.add_learner().await?);
+                cluster.promote(learner).await?;
+                "votes"
+            }
+            How::Replace => {
+                let server = lab.server_of_leader()?;
+                // As an operator does: the leadership is moved first, because the member loses its data and its
+                // vote.
+                lab.lead_etcd_by((server + 1) % lab.settings.members)
+                    .await?;
+                lab.fault("", self.card.name);
+                let mut cluster = lab.cluster.lock().await;
+                cluster.replace_by_learner(server).await?;
+                *index = Some(server);
+                "serves as a learner"
+            }
+        };
+        lab.fault("", self.card.name);
+        let took = lab.now().saturating_sub(began).as_secs_f64();
+        lab.say(&format!("    the new member {did} after {took:.2} s"));
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let index = self.index.lock().await.take();
-            if let Some(index) = index {
-                let mut cluster = lab.cluster.lock().await;
-                match self.how {
-                    How::Add => cluster.remove(index).await?,
-                    How::Replace => cluster.promote(index).await?,
-                }
-                cluster.leader().await;
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        let index = self.index.lock().await.take();
+        if let Some(index) = index {
+            let mut cluster = lab.cluster.lock().await;
+            match self.how {
+                How::Add => cluster.remove(index).await?,
+                How::Replace => cluster.promote(index).await?,
             }
-            lab.healed("", self.card.name);
-            Ok(())
+            cluster.leader().await;
         }
-        .boxed_local()
+        lab.healed("", self.card.name);
+        Ok(())
     }
 }

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use eldest_testing::history::What;
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
 /// More bytes than etcd accepts in one request.
@@ -83,71 +81,63 @@ struct Program {
     order: Order,
 }
 
-impl Action for Program {
+impl Fault for Program {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
         let (node, name) = (&lab.nodes[victim.node], self.card.name);
         let order = async |order: &str| node.order(order, lab.settings.patience()).await;
         // In a pair the node may no longer lead, and then no work can carry out the order.
-        async move {
-            lab.fault(&node.name, name);
-            match self.order {
-                Order::Starve => {
-                    order("starve").await?;
-                    lab.fault(&node.name, name);
+        lab.fault(&node.name, name);
+        match self.order {
+            Order::Starve => {
+                order("starve").await?;
+                lab.fault(&node.name, name);
+            }
+            Order::Panic => {
+                if order("panic").await? == "done" {
+                    node.ended(lab.settings.patience(), "is dead").await?;
+                    lab.kill(node)?;
                 }
-                Order::Panic => {
-                    if order("panic").await? == "done" {
-                        node.ended(lab.settings.patience(), "is dead").await?;
-                        lab.kill(node)?;
-                    }
-                    lab.healed(&node.name, name);
-                }
-                Order::Deaf => {
-                    let is_deaf = order("deaf").await? == "done";
-                    let since = lab.now();
-                    node.stop(lab.settings.patience()).await?;
-                    lab.healed(&node.name, name);
-                    if is_deaf && ended_itself(lab, victim, since)? {
-                        return Err("the work was not deaf".into());
-                    }
-                }
-                Order::StepDown => {
-                    order("step-down").await?;
-                    lab.healed(&node.name, name);
-                }
-                Order::Announce => {
-                    let reply = order(&format!("announce {TOO_LARGE}")).await?;
-                    lab.healed(&node.name, name);
-                    if reply == "taken" {
-                        return Err(
-                            format!("an announcement of {TOO_LARGE} bytes was taken").into()
-                        );
-                    }
+                lab.healed(&node.name, name);
+            }
+            Order::Deaf => {
+                let is_deaf = order("deaf").await? == "done";
+                let since = lab.now();
+                node.stop(lab.settings.patience()).await?;
+                lab.healed(&node.name, name);
+                if is_deaf && ended_itself(lab, victim, since)? {
+                    return Err("the work was not deaf".into());
                 }
             }
-            Ok(())
+            Order::StepDown => {
+                order("step-down").await?;
+                lab.healed(&node.name, name);
+            }
+            Order::Announce => {
+                let reply = order(&format!("announce {TOO_LARGE}")).await?;
+                lab.healed(&node.name, name);
+                if reply == "taken" {
+                    return Err(format!("an announcement of {TOO_LARGE} bytes was taken").into());
+                }
+            }
         }
-        .boxed_local()
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
         let (node, name) = (&lab.nodes[victim.node], self.card.name);
-        async move {
-            match self.order {
-                Order::Starve => {
-                    node.order("wake", lab.settings.patience()).await?;
-                    lab.healed(&node.name, name);
-                }
-                _ if !node.runs() => node.start(&lab.settings)?,
-                _ => {}
+        match self.order {
+            Order::Starve => {
+                node.order("wake", lab.settings.patience()).await?;
+                lab.healed(&node.name, name);
             }
-            Ok(())
+            _ if !node.runs() => node.start(&lab.settings)?,
+            _ => {}
         }
-        .boxed_local()
+        Ok(())
     }
 }
 

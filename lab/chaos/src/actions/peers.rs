@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use eldest_testing::{Proxy, eventually};
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::{CHALLENGED, Lab};
 
 /// Name and description, the side whose ports are hit, and the change to the links to these ports.
@@ -88,38 +86,32 @@ impl Peers {
     }
 }
 
-impl Action for Peers {
+impl Fault for Peers {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let (node, links) = self.hit(lab, victim);
-            let before = lab.logged(CHALLENGED);
-            lab.fault(node, self.card.name);
-            links.into_iter().for_each(self.how);
-            // Another fault may keep the other nodes from challenging.
-            if lab.alone.get() {
-                let patience = SUSPECTED + lab.settings.patience();
-                eventually(patience, "a node is challenged", async || {
-                    (lab.logged(CHALLENGED) > before).then_some(())
-                })
-                .await?;
-            }
-            lab.fault(node, self.card.name);
-            Ok(())
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
+        let (node, links) = self.hit(lab, victim);
+        let before = lab.logged(CHALLENGED);
+        lab.fault(node, self.card.name);
+        links.into_iter().for_each(self.how);
+        // Another fault may keep the other nodes from challenging.
+        if lab.alone.get() {
+            let patience = SUSPECTED + lab.settings.patience();
+            eventually(patience, "a node is challenged", async || {
+                (lab.logged(CHALLENGED) > before).then_some(())
+            })
+            .await?;
         }
-        .boxed_local()
+        lab.fault(node, self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let (node, links) = self.hit(lab, victim);
-            links.into_iter().for_each(Proxy::heal);
-            lab.healed(node, self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
+        let (node, links) = self.hit(lab, victim);
+        links.into_iter().for_each(Proxy::heal);
+        lab.healed(node, self.card.name);
+        Ok(())
     }
 }

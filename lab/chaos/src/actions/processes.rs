@@ -3,11 +3,9 @@
 use eldest_node::record;
 use eldest_node::register::WORK;
 use eldest_testing::history::What;
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::{ELECTION, Lab};
 use crate::ledger::Writes;
 
@@ -96,49 +94,43 @@ struct Process {
     how: How,
 }
 
-impl Action for Process {
+impl Fault for Process {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
         let node = &lab.nodes[victim.node];
-        async move {
-            match self.how {
-                How::Kill => lab.kill(node)?,
-                How::StopInWrite => {
-                    if !stop_while_writing(lab, victim).await? {
-                        lab.missed(self.card.name);
-                    }
-                }
-                How::Stop => {
-                    node.pause();
-                    lab.record(&node.name, What::Paused);
-                }
-                How::Tell => {
-                    lab.fault(&node.name, self.card.name);
-                    node.stop(lab.settings.patience()).await?;
-                    lab.healed(&node.name, self.card.name);
+        match self.how {
+            How::Kill => lab.kill(node)?,
+            How::StopInWrite => {
+                if !stop_while_writing(lab, victim).await? {
+                    lab.missed(self.card.name);
                 }
             }
-            Ok(())
+            How::Stop => {
+                node.pause();
+                lab.record(&node.name, What::Paused);
+            }
+            How::Tell => {
+                lab.fault(&node.name, self.card.name);
+                node.stop(lab.settings.patience()).await?;
+                lab.healed(&node.name, self.card.name);
+            }
         }
-        .boxed_local()
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
         let node = &lab.nodes[victim.node];
-        async move {
-            if !node.runs() {
-                node.start(&lab.settings)?;
-            } else if !node.is_up() {
-                lab.record(&node.name, What::Resumed);
-                node.resume();
-                lab.record(&node.name, What::Resumed);
-            }
-            Ok(())
+        if !node.runs() {
+            node.start(&lab.settings)?;
+        } else if !node.is_up() {
+            lab.record(&node.name, What::Resumed);
+            node.resume();
+            lab.record(&node.name, What::Resumed);
         }
-        .boxed_local()
+        Ok(())
     }
 }
 
@@ -168,7 +160,7 @@ async fn stop_while_writing(lab: &Lab, victim: &Victim) -> Result<bool> {
 /// Starts another process under the identity of a running one.
 struct Twin;
 
-impl Action for Twin {
+impl Fault for Twin {
     fn card(&self) -> Card {
         Card {
             name: "twin",
@@ -183,27 +175,21 @@ impl Action for Twin {
         }
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let stood = lab.keys().await?.len();
-            lab.fault(&lab.twin.name, "twin");
-            lab.twin.start(&lab.settings)?;
-            lab.until("the second stands beside the first", async || {
-                Ok((lab.keys().await?.len() > stood).then_some(()))
-            })
-            .await?;
-            lab.fault(&lab.twin.name, "twin");
-            Ok(())
-        }
-        .boxed_local()
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        let stood = lab.keys().await?.len();
+        lab.fault(&lab.twin.name, "twin");
+        lab.twin.start(&lab.settings)?;
+        lab.until("the second stands beside the first", async || {
+            Ok((lab.keys().await?.len() > stood).then_some(()))
+        })
+        .await?;
+        lab.fault(&lab.twin.name, "twin");
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            lab.twin.stop(lab.settings.patience()).await?;
-            lab.healed(&lab.twin.name, "twin");
-            Ok(())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        lab.twin.stop(lab.settings.patience()).await?;
+        lab.healed(&lab.twin.name, "twin");
+        Ok(())
     }
 }

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 
 /// Longer than the other servers take to elect another leader.
@@ -115,55 +112,49 @@ struct Servers {
     how: How,
 }
 
-impl Action for Servers {
+impl Fault for Servers {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let mut cluster = lab.cluster.lock().await;
-            let (leader, count) = (cluster.leader().await, lab.settings.members);
-            let others = (1..count).map(|next| (leader + next) % count);
-            let hit: Vec<usize> = match self.which {
-                Which::Leader => vec![leader],
-                Which::Follower => others.take(1).collect(),
-                Which::Majority => others.collect(),
-                Which::All => (0..count).collect(),
-            };
-            lab.fault("", self.card.name);
-            for member in hit {
-                match self.how {
-                    How::Kill => cluster.member(member).kill(),
-                    How::Stop | How::StopInTurn => cluster.member(member).pause(),
-                }
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        let mut cluster = lab.cluster.lock().await;
+        let (leader, count) = (cluster.leader().await, lab.settings.members);
+        let others = (1..count).map(|next| (leader + next) % count);
+        let hit: Vec<usize> = match self.which {
+            Which::Leader => vec![leader],
+            Which::Follower => others.take(1).collect(),
+            Which::Majority => others.collect(),
+            Which::All => (0..count).collect(),
+        };
+        lab.fault("", self.card.name);
+        for member in hit {
+            match self.how {
+                How::Kill => cluster.member(member).kill(),
+                How::Stop | How::StopInTurn => cluster.member(member).pause(),
             }
-            if matches!(self.how, How::StopInTurn) {
-                let next = cluster.leader().await;
-                // The nodes continue for a while, so that there are changes to lose.
-                lab.pass(self.card.lasts.of(lab.settings.ttl)).await?;
-                cluster.member(leader).resume();
-                // The old leader learns of its successor, and forwards to it the requests that it had received.
-                lab.answers(leader).await?;
-                cluster.member(next).pause();
-            }
-            lab.fault("", self.card.name);
-            Ok(())
         }
-        .boxed_local()
+        if matches!(self.how, How::StopInTurn) {
+            let next = cluster.leader().await;
+            // The nodes continue for a while, so that there are changes to lose.
+            lab.pass(self.card.lasts.of(lab.settings.ttl)).await?;
+            cluster.member(leader).resume();
+            // The old leader learns of its successor, and forwards to it the requests that it had received.
+            lab.answers(leader).await?;
+            cluster.member(next).pause();
+        }
+        lab.fault("", self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let mut cluster = lab.cluster.lock().await;
-            for member in cluster.members() {
-                member.resume();
-            }
-            cluster.restart().await?;
-            cluster.leader().await;
-            lab.healed("", self.card.name);
-            Ok(())
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        let mut cluster = lab.cluster.lock().await;
+        for member in cluster.members() {
+            member.resume();
         }
-        .boxed_local()
+        cluster.restart().await?;
+        cluster.leader().await;
+        lab.healed("", self.card.name);
+        Ok(())
     }
 }

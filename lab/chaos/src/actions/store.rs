@@ -2,11 +2,9 @@
 
 use eldest_testing::history::What;
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client, Error, PutOptions, Txn, TxnOp};
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::{Key, Lab, PREFIX};
 
 /// Name and description, the expected effect, and the change to the node's key.
@@ -122,45 +120,42 @@ impl Meddles {
     }
 }
 
-impl Action for Meddles {
+impl Fault for Meddles {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
         let node = &lab.nodes[victim.node].name;
-        async move {
-            let keys = lab.keys().await?;
-            let revision = lab.revision_of(victim.node)?;
-            let key = keys
-                .into_iter()
-                .find(|key| Some(key.create_revision) == revision);
-            // The other fault of a pair removed the key.
-            let Some(key) = key else {
-                lab.missed(self.card.name);
-                return Ok(());
-            };
-            lab.fault(node, self.card.name);
-            if !matches!(self.how, How::Overwrite) {
-                let create_revision = key.create_revision;
-                lab.record("operator", What::DeletedByOther { create_revision });
-            }
-            // The change is made only once: a repetition could hit the key that the node puts next.
-            let done = lab.operate_once(async |client| self.meddle(client, &key).await);
-            let done = done.await;
-            lab.healed(node, self.card.name);
-            match done {
-                // The lease had just expired, through the other fault of a pair or the end of the previous one.
-                Err(error) if error.to_string().contains("requested lease not found") => Ok(()),
-                done => done,
-            }
+        let keys = lab.keys().await?;
+        let revision = lab.revision_of(victim.node)?;
+        let key = keys
+            .into_iter()
+            .find(|key| Some(key.create_revision) == revision);
+        // The other fault of a pair removed the key.
+        let Some(key) = key else {
+            lab.missed(self.card.name);
+            return Ok(());
+        };
+        lab.fault(node, self.card.name);
+        if !matches!(self.how, How::Overwrite) {
+            let create_revision = key.create_revision;
+            lab.record("operator", What::DeletedByOther { create_revision });
         }
-        .boxed_local()
+        // The change is made only once: a repetition could hit the key that the node puts next.
+        let done = lab.operate_once(async |client| self.meddle(client, &key).await);
+        let done = done.await;
+        lab.healed(node, self.card.name);
+        match done {
+            // The lease had just expired, through the other fault of a pair or the end of the previous one.
+            Err(error) if error.to_string().contains("requested lease not found") => Ok(()),
+            done => done,
+        }
     }
 
-    fn undo<'a>(&'a self, _: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
+    async fn undo(&self, _: &Lab, _: &Victim) -> Result {
         // The node itself undoes this fault.
-        async { Ok(()) }.boxed_local()
+        Ok(())
     }
 }
 
@@ -192,30 +187,24 @@ impl Garbage {
     }
 }
 
-impl Action for Garbage {
+impl Fault for Garbage {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            lab.fault("", self.card.name);
-            let put = |key, value| TxnOp::put(key, value, None);
-            self.all(lab, "strangers' keys are put", put).await?;
-            lab.fault("", self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        lab.fault("", self.card.name);
+        let put = |key, value| TxnOp::put(key, value, None);
+        self.all(lab, "strangers' keys are put", put).await?;
+        lab.fault("", self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let delete = |key, _| TxnOp::delete(key, None);
-            self.all(lab, "strangers' keys are deleted", delete).await?;
-            lab.healed("", self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        let delete = |key, _| TxnOp::delete(key, None);
+        self.all(lab, "strangers' keys are deleted", delete).await?;
+        lab.healed("", self.card.name);
+        Ok(())
     }
 }
 
@@ -241,27 +230,21 @@ impl NoSpace {
     }
 }
 
-impl Action for NoSpace {
+impl Fault for NoSpace {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            lab.fault("", self.card.name);
-            self.alarm(lab, AlarmAction::Activate).await?;
-            lab.fault("", self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn apply(&self, lab: &Lab, _: &Victim) -> Result {
+        lab.fault("", self.card.name);
+        self.alarm(lab, AlarmAction::Activate).await?;
+        lab.fault("", self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, _: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            self.alarm(lab, AlarmAction::Deactivate).await?;
-            lab.healed("", self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn undo(&self, lab: &Lab, _: &Victim) -> Result {
+        self.alarm(lab, AlarmAction::Deactivate).await?;
+        lab.healed("", self.card.name);
+        Ok(())
     }
 }

@@ -1,11 +1,9 @@
 //! Makes faults of etcd's users: a password changes, and a role is revoked, while a session uses them.
 
 use etcd_client::{Client, Error};
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
 
 use crate::Result;
-use crate::action::{Action, Card, Effect, Lasts, Realm, Side, Victim};
+use crate::action::{Action, Card, Effect, Fault, Lasts, Realm, Side, Victim};
 use crate::lab::Lab;
 use crate::users;
 
@@ -97,32 +95,26 @@ impl User {
     }
 }
 
-impl Action for User {
+impl Fault for User {
     fn card(&self) -> Card {
         self.card.clone()
     }
 
-    fn apply<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let node = &lab.nodes[victim.node];
-            lab.fault(&node.name, self.card.name);
-            self.change(lab, victim, false).await?;
-            lab.fault(&node.name, self.card.name);
-            Ok(())
-        }
-        .boxed_local()
+    async fn apply(&self, lab: &Lab, victim: &Victim) -> Result {
+        let node = &lab.nodes[victim.node];
+        lab.fault(&node.name, self.card.name);
+        self.change(lab, victim, false).await?;
+        lab.fault(&node.name, self.card.name);
+        Ok(())
     }
 
-    fn undo<'a>(&'a self, lab: &'a Lab, victim: &'a Victim) -> LocalBoxFuture<'a, Result> {
-        async move {
-            let node = &lab.nodes[victim.node];
-            self.change(lab, victim, true).await?;
-            lab.healed(&node.name, self.card.name);
-            if lab.alone.get() {
-                node.require_logged_cause(self.class)?;
-            }
-            Ok(())
+    async fn undo(&self, lab: &Lab, victim: &Victim) -> Result {
+        let node = &lab.nodes[victim.node];
+        self.change(lab, victim, true).await?;
+        lab.healed(&node.name, self.card.name);
+        if lab.alone.get() {
+            node.require_logged_cause(self.class)?;
         }
-        .boxed_local()
+        Ok(())
     }
 }
