@@ -11,7 +11,7 @@ use crate::setup;
 pub(crate) const FILE: &str = "tools/sim/mutants.toml";
 
 /// A rule, and the change of the source that breaks it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mutant {
     pub(crate) name: String,

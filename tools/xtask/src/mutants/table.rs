@@ -6,54 +6,39 @@ use super::results::{Noticed, Results};
 /// The area of the mutants that are no patches of the core.
 pub(crate) const ADAPTER: &str = "adapter";
 
-/// A mutant with its result; `None` if it was never run.
-struct Row<'a> {
-    name: &'a str,
-    area: &'a str,
-    rule: &'a str,
-    noticed: Option<&'a Noticed>,
-}
+/// The area, the name and the rule of a mutant, and its result; `None` if it was never run.
+type Row<'a> = (&'a str, &'a str, &'a str, Option<&'a Noticed>);
 
-impl Row<'_> {
-    fn line(&self) -> String {
-        let by = self.noticed.map_or("**not run**", |noticed| &noticed.by);
-        let seed = self.noticed.map_or_else(String::new, Noticed::first_seed);
-        let (name, rule) = (self.name, self.rule);
-        format!("| `{name}` | {rule} | {by} | {seed} |")
-    }
+fn line((_, name, rule, noticed): &Row) -> String {
+    let by = noticed.map_or("**not run**", |noticed| &noticed.by);
+    let seed = noticed.map_or_else(String::new, Noticed::first_seed);
+    format!("| `{name}` | {rule} | {by} | {seed} |")
 }
 
 /// Returns the counts of each area's mutants, and all of them with their rules.
 pub(crate) fn list(mutants: &[&Mutant], results: &Results) -> String {
     let mut lines = vec!["# Mutants\n".to_owned()];
-    for of_area in rows(mutants, results).chunk_by(|a, b| a.area == b.area) {
-        let by_seed = |row: &&Row| row.noticed.is_some_and(|noticed| noticed.seed.is_some());
-        let (all, by_seeds) = (of_area.len(), of_area.iter().filter(by_seed).count());
-        lines.push(format!("## {}\n", of_area[0].area));
+    for of_area in rows(mutants, results).chunk_by(|a, b| a.0 == b.0) {
+        let seeds = of_area.iter().filter_map(|(.., noticed)| (*noticed)?.seed);
+        let (area, all, by_seeds) = (of_area[0].0, of_area.len(), seeds.count());
         lines.push(format!(
-            "{all} mutants, of which seeds notice {by_seeds}.\n"
+            "## {area}\n\n{all} mutants, of which seeds notice {by_seeds}.\n\n\
+             | mutant | broken rule | noticed by | first seed |\n|---|---|---|---|"
         ));
-        lines.push(
-            "| mutant | broken rule | noticed by | first seed |\n|---|---|---|---|".to_owned(),
-        );
-        lines.extend(of_area.iter().map(Row::line));
+        lines.extend(of_area.iter().map(line));
         lines.push(String::new());
     }
     lines.join("\n")
 }
 
 fn rows<'a>(mutants: &[&'a Mutant], results: &'a Results) -> Vec<Row<'a>> {
-    let adapter = results.adapter.iter().map(|(name, noticed)| Row {
-        name,
-        area: ADAPTER,
-        rule: noticed.rule.as_deref().unwrap_or_default(),
-        noticed: Some(noticed),
+    let adapter = results.adapter.iter().map(|(name, noticed)| {
+        let rule = noticed.rule.as_deref().unwrap_or_default();
+        (ADAPTER, name.as_str(), rule, Some(noticed))
     });
-    let core = mutants.iter().map(|mutant| Row {
-        name: &mutant.name,
-        area: &mutant.area,
-        rule: &mutant.rule,
-        noticed: results.core.get(&mutant.name),
+    let core = mutants.iter().map(|mutant| {
+        let noticed = results.core.get(&mutant.name);
+        (&*mutant.area, &*mutant.name, &*mutant.rule, noticed)
     });
     adapter.chain(core).collect()
 }
@@ -68,10 +53,9 @@ mod tests {
         let (all, results) = (list::read().unwrap(), Results::read().unwrap());
         let mutants: Vec<_> = all.iter().collect();
         let remedy = "`cargo xtask mutants --only NAME` runs a new mutant";
-        for row in rows(&mutants, &results) {
-            let by = row.noticed.map(|noticed| noticed.by.as_str());
-            let noticed = row.noticed.is_some_and(Noticed::is_by_somebody);
-            assert!(noticed, "`{}`: {by:?}: {remedy}", row.name);
+        for (_, name, _, noticed) in rows(&mutants, &results) {
+            let is_noticed = noticed.is_some_and(Noticed::is_by_somebody);
+            assert!(is_noticed, "`{name}`: {noticed:?}: {remedy}");
         }
         assert_eq!(
             results.core.len(),

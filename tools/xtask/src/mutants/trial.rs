@@ -81,13 +81,12 @@ impl Limits {
         mutant: Option<&Mutant>,
         seeds: RangeInclusive<u64>,
     ) -> Result<Option<Noticed>> {
-        for challenges in CHALLENGES {
-            let noticed = self.by_seeds_of(challenges, scratch, mutant, &seeds)?;
-            if noticed.is_some() {
-                return Ok(noticed);
-            }
-        }
-        Ok(None)
+        let kinds = CHALLENGES.into_iter();
+        let mut found = kinds.filter_map(|challenges| {
+            let noticed = self.by_seeds_of(challenges, scratch, mutant, &seeds);
+            noticed.transpose()
+        });
+        found.next().transpose()
     }
 
     fn by_seeds_of(
@@ -131,13 +130,9 @@ impl Limits {
         if !scratch.has_tests() {
             return Ok(None);
         }
-        for program in [Program::CoreTests, Program::Tests] {
-            let noticed = self.by_tests_of(program, scratch, mutant)?;
-            if noticed.is_some() {
-                return Ok(noticed);
-            }
-        }
-        Ok(None)
+        let programs = [Program::CoreTests, Program::Tests].into_iter();
+        let tests = |program| self.by_tests_of(program, scratch, mutant).transpose();
+        { programs }.find_map(tests).transpose()
     }
 
     fn by_tests_of(
