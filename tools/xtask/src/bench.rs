@@ -51,8 +51,8 @@ fn build(stage: &Stage, options: &[&str]) -> Result<PathBuf> {
 
 /// Builds the peer that is written in Go, without a network, from Debian's packages of the compiler and of etcd's client.
 fn go_peer(stage: &Stage) -> Result<PathBuf> {
-    let (compiler, _) = packages::unpack_whole(stage, "golang-go", "usr/bin/go")?;
-    let (library, _) = packages::unpack_whole(stage, GO_LIBRARIES.0, GO_LIBRARIES.1)?;
+    let compiler = packages::unpack(stage, "golang-go", "usr/bin/go")?.file;
+    let library = packages::unpack(stage, GO_LIBRARIES.0, GO_LIBRARIES.1)?.file;
     let libraries = library.to_string_lossy();
     let path = libraries.split("/src/").next().context("a folder")?;
     let usr = Path::new(&compiler).ancestors().nth(2).context("usr")?;

@@ -13,7 +13,7 @@ use crate::install::Tool;
 use crate::metadata::Metadata;
 use crate::published::PUBLISHED;
 use crate::stage::Stage;
-use crate::{pages, setup};
+use crate::{pages, setup, sources};
 
 /// mdBook, without the features that serve a book while it is written.
 const MDBOOK: Tool = Tool {
@@ -53,7 +53,7 @@ pub(crate) fn run() -> Result<()> {
             document.args(["--package", &package.name]);
         }
     }
-    empty(&folder)?;
+    sources::empty(&folder)?;
     write(setup::root(), &folder, &api.join("\n"))?;
     // The tool adds itself to the book's settings, and its script beside them.
     let mut install = setup::program(&mermaid.to_string_lossy());
@@ -64,19 +64,12 @@ pub(crate) fn run() -> Result<()> {
     stage.output(command.arg(&book))?;
     // Otherwise the search would also find pages that other commands have written there.
     let documented = setup::target().join("doc");
-    empty(&documented)?;
+    sources::empty(&documented)?;
     stage.output(&mut document)?;
     let mut copy = setup::program("cp");
     copy.arg("--recursive").arg(&documented);
     stage.output(copy.arg(book.join("api")))?;
     stage.say(&book.join("index.html").display().to_string());
-    Ok(())
-}
-
-fn empty(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("emptying {}", folder.display()))?;
-    }
     Ok(())
 }
 
@@ -108,7 +101,10 @@ fn write(root: &Path, folder: &Path, api: &str) -> Result<()> {
     pages.sort();
     for page in &pages {
         let text = fs::read_to_string(root.join(page))?;
-        fs::write(into.join(page), without_other_links(&pages, page, &text))?;
+        fs::write(
+            into.join(page),
+            without_other_links(root, &pages, page, &text),
+        )?;
         if page.parent() == Some(Path::new("")) && !page.ends_with("README.md") {
             let title = text.lines().next().unwrap_or_default();
             let title = title.trim_start_matches("# ");
@@ -120,8 +116,13 @@ fn write(root: &Path, folder: &Path, api: &str) -> Result<()> {
 }
 
 /// Returns the text of a page; of links to others than the known pages only the text is left.
-fn without_other_links(known: &[PathBuf], page: &Path, text: &str) -> String {
-    let folder = page.parent().unwrap_or(Path::new(""));
+fn without_other_links(root: &Path, known: &[PathBuf], page: &Path, text: &str) -> String {
+    let folder = root.join(page).with_file_name("");
+    let is_page = |target: PathBuf| {
+        let target = target.canonicalize().ok();
+        let mut pages = known.iter().map(|page| root.join(page));
+        target.is_some() && pages.any(|page| page.canonicalize().ok() == target)
+    };
     let mut kept = String::new();
     let mut copied = 0;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
@@ -129,8 +130,8 @@ fn without_other_links(known: &[PathBuf], page: &Path, text: &str) -> String {
             continue;
         };
         let (path, _) = dest_url.split_once('#').unwrap_or((&dest_url, ""));
-        let target = pages::resolve(&folder.join(path)).unwrap_or_default();
-        if path.is_empty() || pages::is_external(&dest_url) || known.contains(&target) {
+        let is_external = path.contains("://") || path.starts_with("mailto:");
+        if path.is_empty() || is_external || is_page(folder.join(path)) {
             continue;
         }
         let written = &text[range.clone()];
@@ -166,6 +167,7 @@ mod tests {
         let shown = "[b](run.md#x) ![s](status-page.png) [r](../README.md) `l` s [e](https://e.org/) [h](#h)";
         let page = Path::new("docs/ttl.md");
         let known = ["docs/run.md", "README.md"].map(PathBuf::from);
-        assert_eq!(without_other_links(&known, page, text), shown);
+        let found = without_other_links(setup::root(), &known, page, text);
+        assert_eq!(found, shown);
     }
 }

@@ -122,7 +122,11 @@ impl Case {
             End::Exited(status) => (status.to_string(), tally.failed > 0 || !self.is_test),
             End::TimedOut => (format!("killed after {} s", limit.as_secs()), true),
         };
-        let failure = Failure::new(self.shown(), reason.or(why), output.clone());
+        let failure = Failure {
+            name: self.shown(),
+            reason: reason.or(why),
+            output: output.clone(),
+        };
         let repeats = repeats && !failure.is_final();
         Ok(Some(Failed { failure, repeats }))
     }

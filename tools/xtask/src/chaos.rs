@@ -16,20 +16,12 @@ const UPGRADE: [&str; 2] = ["--fault", "rolling-upgrade"];
 /// Becomes the harness.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let mut args = args.to_vec();
+    let stage = Stage::start("chaos", DEFAULT_LIMIT);
     let given = |name: &str| args.iter().any(|arg| arg == name);
     if given(UPGRADE[1]) && !given("--etcd") {
-        let stage = Stage::start("chaos", DEFAULT_LIMIT);
         args.extend(etcds(&releases::all(&stage)?));
     }
-    let stage = Stage::start("chaos", DEFAULT_LIMIT);
-    let library = match tools::faketime(&stage).transpose() {
-        Ok(library) => library,
-        Err(error) => {
-            stage.say(&format!("no libfaketime: {error:#}"));
-            None
-        }
-    };
-    let variable = library.map(|library| (tools::FAKETIME, library));
+    let variable = tools::faketime(&stage).map(|library| (tools::FAKETIME, library));
     together::build_and_become((Workspace::Lab, PACKAGE), &args, variable)
 }
 

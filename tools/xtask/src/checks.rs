@@ -1,20 +1,16 @@
-//! Runs the stages `changes`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
+//! Runs the stages `quick`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::changed::Changed;
 use crate::metadata::Metadata;
-use crate::published::{HTTP, LIBRARY, ROUTE, STORE, TESTING};
+use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
 use crate::{consumer, imports, pages, proofs, runbooks, setup, simulate, suites, terms, together};
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
-
-/// The packages whose changes the simulator runs.
-const SIMULATED: [&str; 3] = ["eldest-core", STORE, simulate::PACKAGE];
 
 /// Packages that users may build alone, and the options; the library has a list of its own.
 const ALONE: [(&str, &[&str]); 6] = [
@@ -31,31 +27,15 @@ const ALONE: [(&str, &[&str]); 6] = [
     ("eldest-demo", &[]),
 ];
 
-/// Runs the stage `changes` of `cargo xtask check`: all code is linted, and all unit tests are built. Those of packages
-/// with other sources than at the last green run are run, and after a change of the core the simulator.
-pub(crate) fn changes(stage: &mut Stage) -> Result<()> {
-    let changed = Changed::find(stage)?;
-    stage.say(&format!("changed: {}", changed.packages.join(", ")));
-    let is_changed = |name: &str| changed.packages.iter().any(|it| it == name);
-    let is_simulated = SIMULATED.into_iter().any(is_changed);
-    let mut all = changed.packages.iter().map(String::as_str);
-    // With the simulated packages alone, no dependency is compiled again with other features, because they have few.
-    let alone: &[&str] = if is_simulated && all.all(|name| SIMULATED.contains(&name)) {
-        &SIMULATED
-    } else {
-        &[]
-    };
-    let product = together::build_unit_tests(stage, alone, simulate::TESTS)?;
-    let mut is_green = stage.step(&mut together::lint(stage)?)?;
+/// Runs the stage `quick` of `cargo xtask check`: all code is linted, and the unit tests and those of the simulator run, without its
+/// seeds that take long.
+pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
+    let product = together::build_unit_tests(stage, simulate::TESTS)?;
+    stage.step(&mut together::lint(stage)?)?;
     let own = together::build_xtask(stage)?;
     for built in [product, own] {
-        is_green &= suites::unit_tests(stage, &built, |program| is_changed(&program.package))?;
-        if is_simulated {
-            is_green &= simulate::tests(stage, &built, &simulate::BRIEFLY)?;
-        }
-    }
-    if is_green {
-        changed.record()?;
+        suites::unit_tests(stage, &built, |_| true)?;
+        simulate::tests(stage, &built, &simulate::BRIEFLY)?;
     }
     Ok(())
 }
@@ -116,7 +96,7 @@ pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
 
 /// Runs the stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.
 pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
-    let metadata = Metadata::with_dependencies(stage, &["--all-features"])?;
+    let metadata = Metadata::with_dependencies(stage)?;
     let ours = metadata.library()?.rust_version.as_ref();
     let ours = ours.context("the library declares no rust-version")?;
     let mut tree = setup::cargo(["tree", "--package", LIBRARY, "--all-features"])?;

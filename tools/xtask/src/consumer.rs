@@ -11,9 +11,9 @@ use cargo_metadata::{Dependency, DependencyKind};
 
 use crate::metadata::Metadata;
 use crate::published::{LIBRARY, PUBLISHED, TESTING};
-use crate::setup;
 use crate::stage::Stage;
 use crate::together::OTHER_CRYPTOGRAPHY;
+use crate::{setup, sources};
 
 /// How many crates the library may add to those that its user needs anyway. `twox-hash` has no dependencies; it is
 /// needed because the function that routes keys to partitions is published and must not be one of our own making.
@@ -124,10 +124,7 @@ fn package(stage: &mut Stage, metadata: &Metadata) -> Result<String> {
     for package in PUBLISHED {
         let name = format!("{package}-{}", metadata.library()?.version);
         let folder = packages.join(&name);
-        if folder.exists() {
-            fs::remove_dir_all(&folder)
-                .with_context(|| format!("emptying {}", folder.display()))?;
-        }
+        sources::empty(&folder)?;
         let file = packages.join(format!("{name}.crate"));
         let size = fs::metadata(&file)?.len().div_ceil(1024);
         if size > LARGEST {
@@ -201,23 +198,4 @@ fn program(markdown: &str) -> Option<String> {
     });
     let program = shown.fold(String::new(), |program, line| program + line + "\n");
     program.contains("fn main(").then_some(program)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::program;
-
-    #[test]
-    fn the_first_rust_block_is_the_program_with_its_hidden_lines() {
-        let text = "# Title\n```sh\ncargo add eldest\n```\n```rust,no_run\n# use a as _;\n#\n#[tokio::main]\nasync fn main() {}\n```\n```rust\nsecond\n```\n";
-        let expected = "use a as _;\n\n#[tokio::main]\nasync fn main() {}\n";
-        assert_eq!(program(text).as_deref(), Some(expected));
-    }
-
-    #[test]
-    fn a_text_without_a_program_is_refused() {
-        assert_eq!(program("```sh\nfn main() {}\n```\n"), None);
-        assert_eq!(program("```rustic\nfn main() {}\n```\n"), None);
-        assert_eq!(program("```rust\nlet a = 1;\n```\n"), None);
-    }
 }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::fixed::{self, COMMAND, PROFILE, RELEASE_LIMIT};
 use crate::metadata::{self, Metadata};
 use crate::published::CLI;
+use crate::sources::empty;
 use crate::stage::{self, Stage};
 use crate::{packages, python, setup, together};
 
@@ -140,14 +141,6 @@ fn version(stage: &Stage) -> Result<String> {
     Ok(metadata.library()?.version.to_string())
 }
 
-/// Makes an empty folder.
-fn empty(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    Ok(fs::create_dir_all(folder)?)
-}
-
 /// Builds the command for this target, for release.
 fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
     let mut libraries = setup::program("rustc");
@@ -210,7 +203,7 @@ fn starter(stage: &Stage, target: Target, program: &Path) -> Result<Command> {
     let name = format!("qemu-{}-static", processor(target.triple));
     let emulator = match packages::find(&name) {
         Some(emulator) => emulator,
-        None => packages::unpack(stage, "qemu-user-static", &format!("usr/bin/{name}"))?,
+        None => packages::unpack(stage, "qemu-user-static", &format!("usr/bin/{name}"))?.file,
     };
     let mut command = setup::program(&emulator.to_string_lossy());
     command.arg(program);

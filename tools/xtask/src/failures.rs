@@ -23,20 +23,12 @@ const VIRTUAL: &str = "this test runs in virtual time";
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Failure {
     pub(crate) name: String,
-    reason: Reason,
+    pub(crate) reason: Reason,
     /// The lines that the test printed.
     pub(crate) output: Vec<String>,
 }
 
 impl Failure {
-    pub(crate) fn new(name: String, reason: Reason, output: Vec<String>) -> Self {
-        Self {
-            name,
-            reason,
-            output,
-        }
-    }
-
     /// Returns true if the test's finding counts, even if the test would pass when it runs again.
     pub(crate) fn is_final(&self) -> bool {
         let mut lines = self.output.iter();
@@ -100,7 +92,8 @@ impl std::fmt::Display for Reason {
 /// The failures read from a test program's output, line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    found: Vec<Failure>,
+    /// All failed tests, in the order in which they were reported.
+    pub(crate) found: Vec<Failure>,
     /// True if the lines belong to failed tests; passed tests may print their output too.
     among: bool,
     /// True if the lines belong to the last failed test.
@@ -124,11 +117,6 @@ impl Failures {
             failure.reason.read(line);
         }
     }
-
-    /// Returns all failed tests, in the order in which they were reported.
-    pub(crate) fn found(self) -> Vec<Failure> {
-        self.found
-    }
 }
 
 #[cfg(test)]
@@ -140,12 +128,7 @@ mod tests {
         for line in lines {
             failures.read(line);
         }
-        failures.found()
-    }
-
-    fn messages(lines: &[&str]) -> Vec<String> {
-        let found = found(lines);
-        found.iter().map(ToString::to_string).collect()
+        failures.found
     }
 
     #[test]
@@ -168,7 +151,7 @@ mod tests {
 
     #[test]
     fn each_failure_is_reported_with_the_last_reason_that_it_gave() {
-        let got = messages(&[
+        let got = found(&[
             "test a::b ... FAILED",
             "Error: of a test that passed",
             "successes:",
@@ -201,6 +184,7 @@ mod tests {
             "c: Error: \"late\"",
             "d: it does not say why",
         ];
-        assert_eq!(got, wanted);
+        let got = got.iter().map(ToString::to_string);
+        assert_eq!(got.collect::<Vec<_>>(), wanted);
     }
 }

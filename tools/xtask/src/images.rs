@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::fixed::RELEASE_LIMIT;
 use crate::stage::{self, Stage};
-use crate::{engine, setup, together};
+use crate::{engine, setup, sources, together};
 
 /// The label of every image made here. Its value names the contents. An image without it was pulled, or belongs to
 /// someone else.
@@ -133,6 +133,16 @@ enum Found {
 }
 
 impl Image<'_> {
+    /// Makes the image if it is missing, of the files that `lay_out` puts into an empty folder.
+    fn make(&self, stage: &Stage, lay_out: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        if !self.is_missing(stage) {
+            return Ok(());
+        }
+        let root = workshop(stage, "image")?;
+        lay_out(&root)?;
+        self.import(stage, &root)
+    }
+
     /// Returns true if the image must be made; prints the reason if not.
     fn is_missing(&self, stage: &Stage) -> bool {
         let why = self.good_enough(&found(self.name));
@@ -206,9 +216,8 @@ fn workshop(stage: &Stage, name: &str) -> Result<PathBuf> {
             stage.say(&format!("unmounting {}", mounted.display()));
             stage.output(setup::program("umount").arg("--lazy").arg(mounted))?;
         }
-        fs::remove_dir_all(&root).with_context(|| format!("emptying {}", root.display()))?;
     }
-    fs::create_dir_all(&root)?;
+    sources::empty(&root)?;
     Ok(root)
 }
 
@@ -255,20 +264,7 @@ fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
 mod tests {
     use std::path::Path;
 
-    use super::{Found, Image, libraries, mounted_below};
-
-    #[test]
-    fn loader_and_libraries_are_files_but_not_the_kernels_own() {
-        let printed = "\tlinux-vdso.so.1 (0x00007f5e11f98000)\n\
-                       \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f5e11da5000)\n\
-                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f5e11f9a000)\n";
-        let files: Vec<_> = libraries(printed).collect();
-        let wanted = [
-            "/lib/x86_64-linux-gnu/libc.so.6",
-            "/lib64/ld-linux-x86-64.so.2",
-        ];
-        assert_eq!(files, wanted.map(Path::new));
-    }
+    use super::{Found, Image, mounted_below};
 
     #[test]
     fn mounts_below_a_folder_are_unmounted_in_reverse_order() {

@@ -1,12 +1,10 @@
 //! The project's own commands, `cargo xtask …`. Finds the command that the command line names, and runs it.
 
 mod api;
-mod bare;
 mod bench;
 mod book;
 mod caller;
 mod case;
-mod changed;
 mod chaos;
 mod checks;
 mod compose;
@@ -49,7 +47,6 @@ mod sweep;
 mod tally;
 mod terms;
 mod test;
-mod times;
 mod together;
 mod tools;
 mod verify;

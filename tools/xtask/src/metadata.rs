@@ -1,7 +1,7 @@
 //! Asks cargo for the library's features and dependencies.
 
 use anyhow::{Context, Result};
-use cargo_metadata::{DependencyKind, MetadataCommand, Package, PackageId};
+use cargo_metadata::{MetadataCommand, Package};
 
 use crate::published::LIBRARY;
 use crate::setup;
@@ -16,11 +16,11 @@ impl Metadata {
         Self::read(stage, &["--no-deps"])
     }
 
-    /// Reads them with every dependency of this machine's platform. Without that filter cargo downloads the binaries of etcd
-    /// for all platforms.
-    pub(crate) fn with_dependencies(stage: &Stage, options: &[&str]) -> Result<Self> {
-        let platform = ["--filter-platform", &host(stage)?];
-        Self::read(stage, &[&platform, options].concat())
+    /// Reads them with every feature and every dependency of this machine's platform. Without that filter cargo downloads the
+    /// binaries of etcd for all platforms.
+    pub(crate) fn with_dependencies(stage: &Stage) -> Result<Self> {
+        let platform = host(stage)?;
+        Self::read(stage, &["--all-features", "--filter-platform", &platform])
     }
 
     fn read(stage: &Stage, args: &[&str]) -> Result<Self> {
@@ -33,19 +33,6 @@ impl Metadata {
     /// Returns every package, including this workspace's.
     pub(crate) fn packages(&self) -> &[Package] {
         &self.0.packages
-    }
-
-    /// Returns what the library depends on by default: the name in its source, and the package.
-    pub(crate) fn dependencies(&self) -> Result<Vec<(&str, &PackageId)>> {
-        let resolved = self.0.resolve.as_ref().context("nothing is resolved")?;
-        let library = &self.library()?.id;
-        let node = resolved.nodes.iter().find(|node| node.id == *library);
-        let node = node.context("the library is not resolved")?;
-        let needed = node.deps.iter().filter(|dep| {
-            let mut kinds = dep.dep_kinds.iter();
-            kinds.any(|dep| dep.kind == DependencyKind::Normal)
-        });
-        Ok(needed.map(|dep| (dep.name.as_str(), &dep.pkg)).collect())
     }
 
     pub(crate) fn library(&self) -> Result<&Package> {

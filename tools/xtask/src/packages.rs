@@ -64,54 +64,95 @@ pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns one file of a Debian package that is downloaded and unpacked below `target/`, not installed.
-pub(crate) fn unpack(stage: &Stage, package: &str, file: &str) -> Result<PathBuf> {
-    let folder = setup::target().join("debian").join(package);
-    unpack_in(stage, &folder, file, || {
-        let mut get = setup::program("apt-get");
-        get.args(["download", "-qq", package]).current_dir(&folder);
-        with_lists(stage, &mut get).map(drop)
-    })
-    .with_context(|| format!("apt-get cannot download {package}"))
+/// A file of a package that is unpacked and not installed.
+pub(crate) struct Unpacked {
+    pub(crate) file: PathBuf,
+    /// The folders of the libraries that are unpacked with it, in the loader's form.
+    pub(crate) libraries: String,
 }
 
-/// Does the same for a release of Debian that may differ from this machine's. Its lists are kept below `target/` too,
-/// so that none of its packages can be installed by accident.
+/// Returns one file of a Debian package that is downloaded and unpacked below `target/`, with all packages that it needs and this
+/// machine lacks.
+pub(crate) fn unpack(stage: &Stage, package: &str, file: &str) -> Result<Unpacked> {
+    let folder = setup::target().join("debian").join(package);
+    let whole = unpack_in(stage, &folder, || {
+        let mut simulate = setup::program("apt-get");
+        simulate.args(["install", "--simulate", "-qq", "--no-install-recommends"]);
+        let planned = with_lists(stage, simulate.arg(package))?;
+        let planned = planned
+            .lines()
+            .filter_map(|line| line.strip_prefix("Inst "));
+        let mut needed: BTreeSet<&str> =
+            planned.filter_map(|line| line.split(' ').next()).collect();
+        // No test opens the page of a server, whose scripts are hundreds of megabytes.
+        needed.retain(|package| !package.starts_with("libjs-"));
+        // The plan has nothing for a package that is installed already.
+        needed.insert(package);
+        let mut get = setup::program("apt-get");
+        get.args(["download", "-qq"]).args(needed);
+        stage.output(get.current_dir(&folder)).map(drop)
+    });
+    file_in(
+        stage,
+        &whole.with_context(|| format!("apt-get cannot download {package}"))?,
+        file,
+    )
+}
+
+/// Returns one file of a package of another release of Debian, without the packages that it needs. The release's lists are kept
+/// below `target/` too, so that none of its packages can be installed by accident.
 pub(crate) fn unpack_of(stage: &Stage, suite: &str, package: &str, file: &str) -> Result<PathBuf> {
     let release = setup::target().join("debian").join(suite);
     let folder = release.join(package);
-    let download = || {
+    let whole = unpack_in(stage, &folder, || {
         let mut get = apt_of(stage, suite, &release)?;
-        stage.output(get.args(["download", "-qq", package]).current_dir(&folder))?;
-        Ok(())
-    };
-    unpack_in(stage, &folder, file, download)
-        .with_context(|| format!("apt-get cannot download {package} of Debian {suite}"))
+        get.args(["download", "-qq", package]);
+        stage.output(get.current_dir(&folder)).map(drop)
+    });
+    let about = || format!("apt-get cannot download {package} of Debian {suite}");
+    Ok(file_in(stage, &whole.with_context(about)?, file)?.file)
 }
 
+/// Returns the folder below that one with the contents of the packages that `download` leaves there.
 fn unpack_in(
     stage: &Stage,
     folder: &Path,
-    file: &str,
     download: impl FnOnce() -> Result<()>,
 ) -> Result<PathBuf> {
     let _alone = apt();
-    let path = folder.join(file);
-    if path.is_file() {
-        return Ok(path);
+    let whole = folder.join("whole");
+    if whole.is_dir() {
+        return Ok(whole);
     }
     for program in ["apt-get", "dpkg-deb"] {
         ensure!(find(program).is_some(), "there is no {program} here");
     }
-    fs::create_dir_all(folder)?;
+    // Removes the rest of an interrupted download.
+    sources::empty(folder)?;
     download()?;
     let unpacked = folder.join("unpacked");
-    let deb = package_in(folder)?;
-    stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
+    for deb in sources::below(folder, "deb")? {
+        stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
+        fs::remove_file(deb)?;
+    }
     // The folder is moved into place last, so that an existing one is always complete.
-    fs::rename(unpacked.join("usr"), folder.join("usr"))?;
-    ensure!(path.is_file(), "there is no {file} in {}", deb.display());
-    Ok(path)
+    fs::rename(unpacked, &whole)?;
+    Ok(whole)
+}
+
+fn file_in(stage: &Stage, whole: &Path, file: &str) -> Result<Unpacked> {
+    let path = whole.join(file);
+    ensure!(path.is_file(), "there is no {file} in {}", whole.display());
+    let mut find = setup::program("find");
+    // The folders are named after the machine's kind; some packages have a folder of their own in them.
+    find.arg(whole)
+        .args(["-path", "*-linux-*", "-name", "*.so*", "-printf", "%h\n"]);
+    let folders = stage.output(&mut find)?;
+    let folders: BTreeSet<&str> = folders.lines().collect();
+    Ok(Unpacked {
+        file: path,
+        libraries: folders.into_iter().collect::<Vec<_>>().join(":"),
+    })
 }
 
 /// Returns the output of a call of apt-get that reads the package lists.
@@ -126,52 +167,6 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
     );
     stage.output(setup::program("apt-get").args(["update", "-qq"]))?;
     stage.output(apt)
-}
-
-/// Unpacks a package below `target/` without installing it, with all packages that it needs and this machine lacks.
-/// Returns one file of it, and the folders of the added libraries, in the loader's form.
-pub(crate) fn unpack_whole(stage: &Stage, package: &str, file: &str) -> Result<(PathBuf, String)> {
-    let alone = apt();
-    let whole = setup::target().join("debian").join(package).join("whole");
-    if !whole.is_dir() {
-        let folder = whole.parent().context("a folder")?;
-        for program in ["apt-get", "dpkg-deb"] {
-            ensure!(find(program).is_some(), "there is no {program} here");
-        }
-        // Removes the rest of an interrupted download.
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder)?;
-        let mut simulate = setup::program("apt-get");
-        simulate.args(["install", "--simulate", "-qq", "--no-install-recommends"]);
-        let planned = with_lists(stage, simulate.arg(package))?;
-        let mut get = setup::program("apt-get");
-        get.args(["download", "-qq"]).current_dir(folder);
-        stage.output(get.args(installed(&planned)).arg(package))?;
-        let unpacked = folder.join("unpacked");
-        while let Ok(deb) = package_in(folder) {
-            stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
-            fs::remove_file(deb)?;
-        }
-        fs::rename(unpacked, &whole)?;
-    }
-    drop(alone);
-    let path = whole.join(file);
-    ensure!(path.is_file(), "there is no {file} in {package}");
-    let mut find = setup::program("find");
-    // The folders are named after the machine's kind; some packages have a folder of their own in them.
-    find.arg(&whole).args(["-path", "*/lib/*-linux-*"]);
-    find.args(["-name", "*.so*", "-printf", "%h\n"]);
-    let folders = stage.output(&mut find)?;
-    let folders: BTreeSet<&str> = folders.lines().collect();
-    Ok((path, folders.into_iter().collect::<Vec<_>>().join(":")))
-}
-
-/// Returns the packages that a simulated installation would install.
-fn installed(planned: &str) -> impl Iterator<Item = &str> {
-    let lines = planned
-        .lines()
-        .filter_map(|line| line.strip_prefix("Inst "));
-    lines.filter_map(|line| line.split(' ').next())
 }
 
 /// Returns an apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
@@ -211,11 +206,6 @@ fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
     Ok(apt())
 }
 
-fn package_in(folder: &Path) -> Result<PathBuf> {
-    let found = sources::below(folder, "deb")?.into_iter().next();
-    found.with_context(|| format!("no package in {}", folder.display()))
-}
-
 /// Returns the Debian mirror that this machine's package sources name.
 pub(crate) fn mirror(stage: &Stage) -> Result<String> {
     let mut targets = setup::program("apt-get");
@@ -249,16 +239,5 @@ fn is_there(package: &str) -> bool {
             .stderr(Stdio::null())
             .output()
             .is_ok_and(|output| output.stdout.ends_with(b" installed")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::installed;
-
-    #[test]
-    fn packages_to_install_are_read_from_a_simulation() {
-        let planned = "NOTE: only a simulation\nInst a1 (1.2 Debian:12 [amd64])\nInst b [1] (2 Debian:12 [amd64]) []\nConf a1 (1.2)\n";
-        assert_eq!(installed(planned).collect::<Vec<_>>(), ["a1", "b"]);
     }
 }

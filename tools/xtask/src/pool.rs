@@ -10,7 +10,6 @@ use anyhow::{Result, ensure};
 use crate::case::{Case, Failed};
 use crate::room::{self, Room};
 use crate::stage::Stage;
-use crate::times::Times;
 
 /// The fewest concurrent tests for each processor, however busy it is: at any time most of them wait for a deadline.
 const PER_PROCESSOR: usize = 4;
@@ -30,33 +29,24 @@ struct Ended {
 
 /// Runs the cases, in that order, as many at the same time as this machine bears.
 pub(crate) fn run(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
-    Times::record(run_within(stage, cases, Room::of(PER_PROCESSOR))?)
+    run_within(stage, cases, Room::of(PER_PROCESSOR))
 }
 
 /// Runs cases that keep the processors busy: each starts a cluster with its nodes, or thousands of elections.
 pub(crate) fn run_heavy(stage: &mut Stage, cases: Vec<Case>) -> Result<()> {
-    Times::record(run_within(stage, cases, Room::of(HEAVY_PER_PROCESSOR))?)
+    run_within(stage, cases, Room::of(HEAVY_PER_PROCESSOR))
 }
 
-/// Runs the cases, and returns the name and the milliseconds of each that passed: the time of another may be anything.
-fn run_within(stage: &mut Stage, cases: Vec<Case>, room: Room) -> Result<Vec<(String, u64)>> {
+fn run_within(stage: &mut Stage, cases: Vec<Case>, room: Room) -> Result<()> {
     ensure!(!cases.is_empty(), "there is no test");
     let (tests, fewest, most) = (cases.len(), room.now(), room.most());
     stage.say(&format!("{tests} tests, {fewest} to {most} at a time"));
     let mut ended = all(stage, cases, room);
     print_times(stage, &mut ended);
-    let passed = ended.iter().filter(|it| matches!(it.failed, Ok(None)));
-    let times = passed.map(|it| {
-        (
-            it.case.shown(),
-            u64::try_from(it.took.as_millis()).unwrap_or(u64::MAX),
-        )
-    });
-    let times = times.collect();
     for Ended { case, failed, .. } in ended {
         stage.count(case, failed);
     }
-    Ok(times)
+    Ok(())
 }
 
 /// The cases that wait, and the number of those that run.
@@ -202,7 +192,7 @@ mod tests {
         });
         let mut stage = Stage::start("test", limit);
         let result = run_within(&mut stage, cases.collect(), Room::starting_at(2));
-        let mut report = stage.finish(result.map(drop));
+        let mut report = stage.finish(result);
         report.retry();
         report
     }

@@ -11,7 +11,6 @@ use crate::setup;
 /// What cargo has built, read from `cargo build --message-format=json`.
 #[derive(Debug)]
 pub(crate) struct Built {
-    pub(crate) artifacts: Vec<Artifact>,
     programs: Vec<Program>,
 }
 
@@ -42,15 +41,12 @@ impl Built {
     /// Reads cargo's messages, one in each line.
     pub(crate) fn read(messages: &str) -> Self {
         let messages = messages.lines().map(serde_json::from_str);
-        let artifacts = messages.filter_map(|message| match message {
-            Ok(Message::CompilerArtifact(artifact)) => Some(artifact),
+        let programs = messages.filter_map(|message| match message {
+            Ok(Message::CompilerArtifact(artifact)) => Program::of(&artifact),
             _ => None,
         });
-        let artifacts: Vec<Artifact> = artifacts.collect();
-        let programs = artifacts.iter().filter_map(Program::of).collect();
         Self {
-            artifacts,
-            programs,
+            programs: programs.collect(),
         }
     }
 
@@ -133,16 +129,12 @@ pub(crate) fn names(listed: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::path::{Path, PathBuf};
-    #[cfg(unix)]
+    use std::path::Path;
     use std::process::Command;
 
-    use serde_json::{Value, json};
-
-    use super::{Built, Kind, Program, names, package_name};
+    use super::{Kind, Program, names, package_name};
 
     /// Writes a shell script in the place of a test program.
-    #[cfg(unix)]
     pub(crate) fn script(folder: &Path, name: &str, text: &str) -> Program {
         let (source, path) = (folder.join(format!("{name}.sh")), folder.join(name));
         std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -158,40 +150,6 @@ pub(crate) mod tests {
             path,
             folder: folder.to_owned(),
         }
-    }
-
-    fn message(name: &str, kind: &str, test: bool, executable: &Value) -> String {
-        let profile = json!({
-            "opt_level": "0", "debuginfo": 0, "debug_assertions": true, "overflow_checks": true, "test": test,
-        });
-        let target = json!({ "kind": [kind], "name": name, "src_path": "/main.rs" });
-        let artifact = json!({
-            "reason": "compiler-artifact", "package_id": "path+file:///w/tools/demo#eldest-demo@0.0.0",
-            "manifest_path": "/w/tools/demo/Cargo.toml", "target": target, "profile": profile,
-            "features": [], "filenames": [], "executable": executable, "fresh": true,
-        });
-        artifact.to_string()
-    }
-
-    #[test]
-    fn programs_are_classified_by_purpose() {
-        let messages = [
-            message("eldest_demo", "lib", true, &json!("/t/lib")),
-            message("demo", "test", true, &json!("/t/demo")),
-            message("eldest-demo", "bin", false, &json!("/t/eldest-demo")),
-            message("build-script-build", "custom-build", false, &Value::Null),
-            "not JSON".to_owned(),
-        ];
-        let built = Built::read(&messages.join("\n"));
-        let unit = built.tests(Kind::UnitTests, |_| true);
-        assert_eq!(unit.len(), 1);
-        assert_eq!(unit[0].package, "eldest-demo");
-        assert_eq!(unit[0].folder, Path::new("/w/tools/demo"));
-        assert_eq!(built.tests(Kind::Tests, |it| it.name == "demo").len(), 1);
-        assert!(built.tests(Kind::Tests, |it| it.name == "no").is_empty());
-        let program = built.program("eldest-demo").unwrap();
-        assert_eq!(program, PathBuf::from("/t/eldest-demo"));
-        assert!(built.program("demo").is_err());
     }
 
     #[test]

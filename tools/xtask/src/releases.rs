@@ -53,7 +53,7 @@ pub(crate) fn current(stage: &Stage) -> Result<(PathBuf, Version)> {
 
 /// Returns the etcd of Debian's package.
 pub(crate) fn debian(stage: &Stage) -> Result<PathBuf> {
-    let etcd = packages::unpack(stage, "etcd-server", "usr/bin/etcd")?;
+    let etcd = packages::unpack(stage, "etcd-server", "usr/bin/etcd")?.file;
     verify(stage, &etcd, DEBIAN)?;
     Ok(etcd)
 }

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use crate::stage::Stage;
-use crate::{pages, setup, sources};
+use crate::{setup, sources};
 
 const RUNBOOKS: &str = "docs/operations.md";
 const ALERTS: &str = "deploy/monitoring/alerts.yml";
@@ -27,6 +27,13 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let broken = faults(&read(RUNBOOKS)?, &read(ALERTS)?, &read(LOG_LINES)?, &code);
     stage.judge("what the runbooks quote exists", broken);
     Ok(())
+}
+
+/// Returns the anchor that GitHub and mdBook give to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    let kept: String = heading.to_lowercase().chars().filter(kept).collect();
+    kept.replace(' ', "-")
 }
 
 /// Returns the texts between backquotes.
@@ -54,7 +61,7 @@ fn faults(page: &str, rules: &str, logging: &str, code: &str) -> Vec<String> {
             continue;
         };
         let heading = heading.lines().next().unwrap_or_default();
-        let runbook = format!("{RUNBOOKS}#{}\"", pages::anchor(heading));
+        let runbook = format!("{RUNBOOKS}#{}\"", anchor(heading));
         for row in table.lines().take_while(|row| row.starts_with('|')) {
             let (seen, place) = row
                 .trim_matches(['|', ' '])

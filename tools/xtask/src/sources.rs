@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -26,26 +25,26 @@ impl Sources {
             commit: git(&["rev-parse", "HEAD"])?,
         })
     }
-
-    /// Returns git's name of a file or folder, given from the root of the workspace.
-    pub(crate) fn name_of(&self, path: &Path) -> Result<String> {
-        git(&["rev-parse", &format!("{}:{}", self.tree, path.display())])
-    }
 }
 
 /// Runs git with an index of its own, which leaves the developer's index as it is.
 fn git(args: &[&str]) -> Result<String> {
     let index: PathBuf = setup::target().join("sources.index");
     let mut git = setup::program("git");
-    git.args(args).env("GIT_INDEX_FILE", &index);
-    said(&mut git)
-}
-
-fn said(command: &mut Command) -> Result<String> {
-    let output = command.output().context("starting git")?;
+    let output = git.args(args).env("GIT_INDEX_FILE", &index).output();
+    let output = output.context("starting git")?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}", error.trim());
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Makes an empty folder.
+pub(crate) fn empty(folder: &Path) -> Result<()> {
+    let shown = || format!("emptying {}", folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(shown)?;
+    }
+    fs::create_dir_all(folder).with_context(shown)
 }
 
 /// Returns the files below that folder with this extension, without built ones.

@@ -18,19 +18,15 @@ pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// A running stage.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    name: &'static str,
+    report: Report,
     /// True if its commands run at the lowest priority, until the stages beside it wait for it.
     yields: bool,
     started: Instant,
     limit: Limit,
-    tally: Tally,
-    failures: Vec<String>,
-    retries: Vec<Retry>,
-    skips: Vec<String>,
 }
 
 /// The result of a stage.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     /// The name of the stage.
     pub(crate) name: &'static str,
@@ -53,12 +49,8 @@ impl Report {
     pub(crate) fn not_run(name: &'static str, missing: &str) -> Self {
         Self {
             name,
-            tally: Tally::default(),
-            failures: Vec::new(),
-            retries: Vec::new(),
-            flaky: Vec::new(),
             skips: vec![format!("`{missing}` failed")],
-            took: Duration::ZERO,
+            ..Self::default()
         }
     }
 
@@ -136,21 +128,20 @@ impl Stage {
 
     fn within(limit: Limit, name: &'static str) -> Self {
         Self {
-            name,
+            report: Report {
+                name,
+                ..Report::default()
+            },
             yields: false,
             started: Instant::now(),
             limit,
-            tally: Tally::default(),
-            failures: Vec::new(),
-            retries: Vec::new(),
-            skips: Vec::new(),
         }
     }
 
     /// Prints what the stage does now.
     pub(crate) fn say(&self, text: &str) {
         let elapsed = self.started.elapsed().as_secs_f64();
-        println!("==> {} {elapsed:.1} s: {text}", self.name);
+        println!("==> {} {elapsed:.1} s: {text}", self.report.name);
     }
 
     /// Counts the time limit from now on.
@@ -165,34 +156,32 @@ impl Stage {
 
     /// Counts the end of a case. A failed test that may be repeated runs once more when all stages have ended.
     pub(crate) fn count(&mut self, case: Case, failed: Result<Option<Failed>>) {
+        let report = &mut self.report;
         match failed {
-            Ok(None) => self.tally.passed += 1,
-            Ok(Some(Failed { failure, repeats })) => {
-                self.tally.failed += 1;
-                if repeats {
-                    self.retries.push(Retry { failure, case });
-                } else {
-                    self.failures.push(red(&failure, &case));
-                }
+            Ok(None) => {
+                report.tally.passed += 1;
+                return;
             }
-            Err(error) => {
-                self.tally.failed += 1;
-                self.failures.push(format!("{}: {error:#}", case.shown()));
+            Ok(Some(Failed { failure, repeats })) if repeats => {
+                report.retries.push(Retry { failure, case });
             }
+            Ok(Some(Failed { failure, .. })) => report.failures.push(red(&failure, &case)),
+            Err(error) => report.failures.push(format!("{}: {error:#}", case.shown())),
         }
+        report.tally.failed += 1;
     }
 
     /// Records a part that is left out, and prints it.
     pub(crate) fn skip(&mut self, why: impl Into<String>) {
         let why = why.into();
         self.say(&why);
-        self.skips.push(why);
+        self.report.skips.push(why);
     }
 
     /// Counts a check that held as one test.
     pub(crate) fn pass(&mut self, what: &str) {
         self.say(what);
-        self.tally.passed += 1;
+        self.report.tally.passed += 1;
     }
 
     /// Counts a check of the sources: as one test that held if it found no fault, otherwise each fault as a failure.
@@ -209,7 +198,7 @@ impl Stage {
     pub(crate) fn fail(&mut self, why: impl Into<String>) {
         let why = why.into();
         self.say(&format!("FAILED: {why}"));
-        self.failures.push(why);
+        self.report.failures.push(why);
     }
 
     /// Runs a command, passes its output on and counts its tests. A failure is recorded and returns false; only the
@@ -257,31 +246,19 @@ impl Stage {
         if let Err(error) = result {
             self.fail(format!("{error:#}"));
         }
-        if self.failures.is_empty() && self.limit.is_over() {
+        if self.report.failures.is_empty() && self.limit.is_over() {
             self.fail(format!("no progress for {} s", self.limit.seconds()));
         }
+        let report = &mut self.report;
+        report.took = self.started.elapsed();
         // A failure that belongs to no test (a build, a lint, the limit) is counted as well.
-        if !self.failures.is_empty() {
-            self.tally.failed = self.tally.failed.max(1);
-        } else if self.tally.ran() == 0 && self.skips.is_empty() {
-            self.tally.passed = 1;
+        if !report.failures.is_empty() {
+            report.tally.failed = report.tally.failed.max(1);
+        } else if report.tally.ran() == 0 && report.skips.is_empty() {
+            report.tally.passed = 1;
         }
-        let report = Report {
-            name: self.name,
-            tally: self.tally,
-            failures: self.failures,
-            retries: self.retries,
-            flaky: Vec::new(),
-            skips: self.skips,
-            took: self.started.elapsed(),
-        };
-        println!(
-            "==> {} {:.1} s: {}",
-            report.name,
-            report.took.as_secs_f64(),
-            report.result()
-        );
-        report
+        self.say(self.report.result());
+        self.report
     }
 
     /// Returns the results of the command's tests, or `None` if it failed.
@@ -295,16 +272,15 @@ impl Stage {
             tally.read(line);
             failures.read(line);
         });
-        self.tally += tally;
-        let found = failures.found();
-        let failed = found.iter().map(|failure| match program {
+        self.report.tally += tally;
+        let failed = failures.found.iter().map(|failure| match program {
             Some(program) => {
                 let test = format!("{program}::{}", failure.name);
                 format!("{program}::{failure}; alone: cargo xtask test {test}")
             }
             None => failure.to_string(),
         });
-        self.failures.extend(failed);
+        self.report.failures.extend(failed);
         let status = result?;
         if !status.success() {
             self.fail(format!("{shown} ({status})"));
@@ -329,8 +305,7 @@ impl Stage {
             self.limit.progress();
             on_line(line);
         };
-        let end = process::run(command, is_over, on_line)?;
-        match end {
+        match process::run(command, is_over, on_line)? {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(
                 "killed after {} s without output, in `{}`; --limit SECONDS allows more",
@@ -348,7 +323,7 @@ fn red(failure: &Failure, case: &Case) -> String {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{DEFAULT_LIMIT, Limit, Report, Stage};
+    use super::{DEFAULT_LIMIT, Limit, Report, Stage, Tally};
     use crate::case::tests::{PASSES, case, fails};
     use anyhow::Result;
     use std::process::Command;
@@ -390,23 +365,32 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_stage_without_tests_counts_as_one() {
-        let report = stage(DEFAULT_LIMIT, |stage| stage.step(&mut sh("true")).map(drop));
-        assert_eq!((report.tally.passed, report.tally.failed), (1, 0));
-        assert_eq!(report.result(), "passed");
-    }
+    type Step = fn(&mut Stage, &mut Command) -> Result<bool>;
 
     #[test]
-    fn failed_command_is_counted_and_the_stage_continues() {
+    fn result_is_that_of_all_commands_and_a_stage_without_tests_counts_as_one() {
+        let counts = |passed| format!("echo 'test result: ok. {passed} passed; 0 failed'");
+        let rows: [(&str, Step, _); 5] = [
+            ("true", Stage::step, (1, 0, "passed")),
+            (&counts(2), Stage::step, (2, 0, "passed")),
+            ("exit 3", Stage::step, (0, 1, "FAILED")),
+            (&counts(2), Stage::tests, (2, 0, "passed")),
+            (&counts(0), Stage::tests, (0, 1, "FAILED")),
+        ];
+        for (script, step, wanted) in rows {
+            let report = stage(DEFAULT_LIMIT, |stage| {
+                let is_green = step(stage, &mut sh(script))?;
+                assert_eq!(is_green, wanted.1 == 0, "{script}");
+                Ok(())
+            });
+            let Tally { passed, failed, .. } = report.tally;
+            assert_eq!((passed, failed, report.result()), wanted, "{script}");
+        }
         let report = stage(DEFAULT_LIMIT, |stage| {
-            assert!(!stage.step(&mut sh("exit 3"))?);
-            assert!(stage.step(&mut sh("echo 'test result: ok. 2 passed; 0 failed'"))?);
+            stage.skip("not here");
             Ok(())
         });
-        assert_eq!((report.tally.passed, report.tally.failed), (2, 1));
-        assert_eq!(report.failures.len(), 1);
-        assert_eq!(report.result(), "FAILED");
+        assert_eq!((report.tally.ran(), report.result()), (0, "skipped"));
     }
 
     #[test]
@@ -439,16 +423,6 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_are_not_there_do_not_pass() {
-        let report = stage(DEFAULT_LIMIT, |stage| {
-            let none = "echo 'test result: ok. 0 passed; 0 failed; 0 ignored'";
-            assert!(!stage.tests(&mut sh(none))?);
-            Ok(())
-        });
-        assert_eq!(report.result(), "FAILED");
-    }
-
-    #[test]
     fn a_stage_at_its_limit_fails_and_says_which_command_it_was() {
         let report = stage(Duration::from_secs(2), |stage| {
             stage.step(&mut sh(
@@ -475,15 +449,5 @@ mod tests {
         });
         assert!(report.took > limit);
         assert_eq!(report.result(), "passed");
-    }
-
-    #[test]
-    fn skipped_part_is_neither_passed_nor_failed() {
-        let report = stage(DEFAULT_LIMIT, |stage| {
-            stage.skip("not here");
-            Ok(())
-        });
-        assert_eq!(report.tally.ran(), 0);
-        assert_eq!(report.result(), "skipped");
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::stage::Stage;
 use crate::{
-    api, bare, bench, caller, checks, consumer, deny, docker, manifests, matrix, simulate, suites,
+    api, bench, caller, checks, consumer, deny, docker, manifests, matrix, simulate, suites,
 };
 
 /// The command that runs a stage when no stage is named.
@@ -44,18 +44,14 @@ pub(crate) struct Entry {
 
 /// The first stage with tests that need external programs.
 const TESTS: &str = "tests";
-/// The stage that compares times, so nothing runs beside it.
-const BENCH: &str = "bench";
-const CONTAINERS: &str = "containers";
 
 /// The stages of `cargo xtask check`: the checks that a contributor runs frequently, within a minute.
 pub(crate) const CHECK: &[Entry] = &[
     SOURCE,
     quick(
-        "changes",
-        "all code, linted; the unit tests of packages that have changed since the last green check, and the simulator after a \
-         change of the core",
-        checks::changes,
+        "quick",
+        "all code, linted; the unit tests; the simulator, briefly",
+        checks::quick,
     ),
 ];
 
@@ -66,14 +62,14 @@ const SOURCE: Entry = to_the_end(quick(
 ));
 
 pub(crate) const STAGES: &[Entry] = &[
-    beside(
-        TESTS,
-        quick(
+    Entry {
+        ends_before: Some(TESTS),
+        ..to_the_end(quick(
             "prepare",
             "images, and the programs of others that tests need: fetched or made beside the stages after it",
             docker::prepare,
-        ),
-    ),
+        ))
+    },
     SOURCE,
     needed(quick(
         "build",
@@ -84,11 +80,6 @@ pub(crate) const STAGES: &[Entry] = &[
         "simulate",
         "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds, 1,000 of them with challenges",
         simulate::short,
-    )),
-    to_the_end(quick(
-        "bare",
-        "the library without features, as most users compile it",
-        bare::compile,
     )),
     quick("unit", "unit tests of all packages", suites::unit),
     // Half of its time is waiting, which the simulator uses.
@@ -133,37 +124,25 @@ pub(crate) const STAGES: &[Entry] = &[
         "the tests of the first tier again, without a terminal, with signals ignored and blocked, umask 077, LANG=C",
         caller::stage,
     ),
-    beside(
-        BENCH,
-        thorough(
-            "msrv",
-            "every dependency declares a Rust version not above ours",
-            checks::msrv,
-        ),
+    thorough(
+        "msrv",
+        "every dependency declares a Rust version not above ours",
+        checks::msrv,
     ),
-    beside(
-        BENCH,
-        thorough(
-            "deny",
-            "licences, bans, sources and advisories of all dependencies, by deny.toml, with cargo-deny",
-            deny::stage,
-        ),
+    thorough(
+        "deny",
+        "licences, bans, sources and advisories of all dependencies, by deny.toml, with cargo-deny",
+        deny::stage,
     ),
-    beside(
-        BENCH,
-        thorough(
-            "consumer",
-            "README's program against the package as it would be published, AWS' cryptography; dependencies counted",
-            consumer::run,
-        ),
+    thorough(
+        "consumer",
+        "README's program against the package as it would be published, AWS' cryptography; dependencies counted",
+        consumer::run,
     ),
-    beside(
-        BENCH,
-        thorough(
-            "manifests",
-            "the Helm chart, and the kustomize bases rendered from it, against the schema, if Python is there",
-            manifests::stage,
-        ),
+    thorough(
+        "manifests",
+        "the Helm chart, and the kustomize bases rendered from it, against the schema, if Python is there",
+        manifests::stage,
     ),
     thorough(
         "chaos",
@@ -171,7 +150,7 @@ pub(crate) const STAGES: &[Entry] = &[
         suites::chaos,
     ),
     thorough(
-        BENCH,
+        "bench",
         "allocations counted, a few ratios to bare calls of etcd; the tests of the benches",
         bench::stage,
     ),
@@ -186,7 +165,7 @@ pub(crate) const STAGES: &[Entry] = &[
         matrix::versions,
     ),
     thorough(
-        CONTAINERS,
+        "containers",
         "the Dockerfile's images, then all tests in containers on the Docker Engine, which is started if need be",
         suites::containers,
     ),
@@ -222,12 +201,6 @@ const fn thorough(
         tier: Tier::Verify,
         ..quick(name, about, run)
     }
-}
-
-const fn beside(ends_before: &'static str, stage: Entry) -> Entry {
-    let mut stage = to_the_end(stage);
-    stage.ends_before = Some(ends_before);
-    stage
 }
 
 /// Returns the stage, run beside all stages after it.

@@ -1,6 +1,5 @@
 //! Runs the test suites, with the settings that each suite needs.
 
-use std::cmp::Reverse;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,7 +11,6 @@ use crate::docker::{self, DEV_COMMAND_IMAGE, DEV_IMAGE};
 use crate::programs::{Built, Kind, Program, names};
 use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
-use crate::times::Times;
 use crate::together::{self, EVERYTHING};
 use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
 
@@ -79,17 +77,17 @@ const LONG: [&str; 16] = [
     "supervise::chaos::",
     "testing::cluster::",
 ];
-/// The tests of the others that take longest. They begin first until their times are known.
-const SLOW: [&str; 6] = [
+/// The tests of the others that take longest, so that no processor waits for a last one of them.
+const SLOW: [&str; 8] = [
     "doc::",
-    "faults::relisted::",
     "cli::doctor::",
     "logs::connection::",
-    "serve::guarded::",
+    "eldest::etcd::tests::watches::",
     "conformance::walk::",
+    "serve::guarded::",
+    "api::challenges::",
+    "faults::",
 ];
-/// The milliseconds assumed for any other test that has not run here yet.
-const USUAL: u64 = 3_000;
 /// The failover tests of the design, and the compose file. The stage `containers` has them and all others.
 const FAILOVERS: [&str; 2] = [
     "containers::node_faults::",
@@ -126,27 +124,30 @@ pub(crate) fn unit(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &["--lib", "--bins", "--tests"])?;
     let xtask = together::build_xtask(stage)?;
     for built in [built, xtask] {
+        ensure!(
+            !built.tests(Kind::UnitTests, |_| true).is_empty(),
+            "cargo has built no unit tests"
+        );
         unit_tests(stage, &built, |_| true)?;
     }
     Ok(())
 }
 
-/// Runs the unit tests of the chosen programs that need only a processor. Returns false if one failed.
+/// Runs the unit tests of the chosen programs that need only a processor.
 pub(crate) fn unit_tests(
     stage: &mut Stage,
     built: &Built,
     of: impl Fn(&Program) -> bool,
-) -> Result<bool> {
-    let mut all_pass = true;
+) -> Result<()> {
     for program in built.tests(Kind::UnitTests, of) {
         let mut tests = program.command();
         for (_, skipped) in REAL.iter().filter(|(name, _)| *name == program.name) {
             tests.args(["--skip", skipped]);
         }
         // Some programs have no tests.
-        all_pass &= stage.unit_tests(&program.name, &mut tests)?;
+        stage.unit_tests(&program.name, &mut tests)?;
     }
-    Ok(all_pass)
+    Ok(())
 }
 
 /// Returns the case of the examples in the documentation. Some lead by real time, so they run as the other tests do, and not at the
@@ -163,21 +164,20 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     let in_pool = |program: &Program| {
         ![CONTAINERS, FAILOVER, STACK, simulate::TESTS].contains(&program.name.as_str())
     };
-    let mut cases = without(cases(stage, &built, in_pool, &settings)?, &LONG);
+    let in_pool = built.tests(Kind::Tests, in_pool);
+    let mut cases = without(self::cases(stage, in_pool, &settings)?, &LONG);
     for (name, beginning) in REAL {
         let is_real = |program: &Program| program.name == name && program.package != CLI;
-        let units = cases_of(stage, &built, Kind::UnitTests, is_real, &settings)?;
+        let units = built.tests(Kind::UnitTests, is_real);
+        let units = self::cases(stage, units, &settings)?;
         cases.extend(only(units, &[&format!("{name}::{beginning}")]));
     }
     cases.push(in_documentation(stage)?);
-    let times = Times::read();
-    longest_first(&mut cases, &times);
+    // Failovers are the slowest of all, and each takes a place among the few with containers.
+    cases.sort_by_key(|case| !begins(case, &SLOW));
     docker::with_engine(stage, |stage, compose| {
         match compose.and_then(|compose| failovers(stage, &built, &compose)) {
-            Ok(mut failovers) => {
-                longest_first(&mut failovers, &times);
-                cases.splice(0..0, failovers).for_each(drop);
-            }
+            Ok(failovers) => drop(cases.splice(0..0, failovers)),
             // The other tests still run.
             Err(error) => stage.fail(format!("no failover in containers: {error:#}")),
         }
@@ -198,10 +198,11 @@ pub(crate) fn long(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     let mut settings = with_tools(stage)?;
     tools::find_more(stage, &mut settings);
-    let mut all = only(cases(stage, &built, |_| true, &settings)?, &LONG);
+    let of_product = built.tests(Kind::Tests, |_| true);
+    let mut all = only(cases(stage, of_product, &settings)?, &LONG);
     let lab = together::build_lab(stage)?;
-    let is_long = |program: &Program| program.package == LONG_PACKAGE;
-    all.extend(cases(stage, &lab, is_long, &settings)?);
+    let of_lab = lab.tests(Kind::Tests, |program| program.package == LONG_PACKAGE);
+    all.extend(cases(stage, of_lab, &settings)?);
     pool::run_heavy(stage, all)
 }
 
@@ -219,15 +220,9 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
         with_compose(&mut settings, &compose::find(stage)?);
     }
     let search = |built: &Built| -> Result<Vec<Case>> {
-        let mut all = cases_of(stage, built, Kind::Tests, is_named, &settings)?;
-        all.extend(cases_of(
-            stage,
-            built,
-            Kind::UnitTests,
-            is_named,
-            &settings,
-        )?);
-        Ok(only(all, beginnings))
+        let kinds = [Kind::Tests, Kind::UnitTests];
+        let programs = kinds.iter().flat_map(|kind| built.tests(*kind, is_named));
+        Ok(only(cases(stage, programs, &settings)?, beginnings))
     };
     let mut found = search(&built)?;
     found.extend(only(vec![in_documentation(stage)?], beginnings));
@@ -246,24 +241,13 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
 }
 
 /// Returns the tests of the chosen programs, one case each.
-fn cases(
+fn cases<'a>(
     stage: &Stage,
-    built: &Built,
-    chosen: impl Fn(&Program) -> bool,
-    settings: &Command,
-) -> Result<Vec<Case>> {
-    cases_of(stage, built, Kind::Tests, chosen, settings)
-}
-
-fn cases_of(
-    stage: &Stage,
-    built: &Built,
-    kind: Kind,
-    chosen: impl Fn(&Program) -> bool,
+    programs: impl IntoIterator<Item = &'a Program>,
     settings: &Command,
 ) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
-    for program in built.tests(kind, chosen) {
+    for program in programs {
         let ignored = stage.output(&mut program.listing(true))?;
         let ignored: Vec<&str> = names(&ignored).collect();
         let all = stage.output(&mut program.listing(false))?;
@@ -271,14 +255,6 @@ fn cases_of(
         cases.extend(run.map(|test| Case::test(program, test, settings)));
     }
     Ok(cases)
-}
-
-/// Sorts the cases so that no core waits for a last long one.
-fn longest_first(cases: &mut [Case], times: &Times) {
-    cases.sort_by_cached_key(|case| {
-        let unknown = if begins(case, &SLOW) { u64::MAX } else { USUAL };
-        Reverse(times.of(&case.shown()).unwrap_or(unknown))
-    });
 }
 
 fn begins(case: &Case, beginnings: &[&str]) -> bool {
@@ -312,7 +288,7 @@ pub(crate) fn on_version(
         let published = PUBLISHED.contains(&program.package.as_str());
         published && name != CONTAINERS && !ON_ONE_VERSION.contains(&name)
     };
-    let cases = cases(stage, built, depends, &settings)?;
+    let cases = cases(stage, built.tests(Kind::Tests, depends), &settings)?;
     Ok(of_version(without(cases, &LONG), series))
 }
 
@@ -320,7 +296,8 @@ pub(crate) fn on_version(
 pub(crate) fn smoke(stage: &Stage, built: &Built, series: &str, etcd: &Path) -> Result<Vec<Case>> {
     let mut settings = setup::program("settings");
     settings.env(ETCD, etcd);
-    let cases = cases(stage, built, |program| program.name == SMOKE, &settings)?;
+    let smoke = built.tests(Kind::Tests, |program| program.name == SMOKE);
+    let cases = cases(stage, smoke, &settings)?;
     Ok(of_version(cases, series))
 }
 
@@ -346,7 +323,7 @@ pub(crate) fn examples(stage: &mut Stage) -> Result<()> {
     tools::add_postgres(stage, &mut settings);
     let is_example = |program: &Program| program.package.ends_with(EXAMPLE);
     unit_tests(stage, &built, is_example)?;
-    let cases = cases(stage, &built, is_example, &settings)?;
+    let cases = cases(stage, built.tests(Kind::Tests, is_example), &settings)?;
     pool::run(stage, cases)
 }
 
@@ -361,25 +338,24 @@ pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     tools::add_faketime(stage, &mut settings);
     let harness = |program: &Program| program.package == chaos::PACKAGE;
     unit_tests(stage, &built, harness)?;
-    let cases = cases(stage, &built, harness, &settings)?;
+    let cases = cases(stage, built.tests(Kind::Tests, harness), &settings)?;
     pool::run_heavy(stage, cases)
 }
 
 /// Runs the stage `stack`.
 pub(crate) fn stack(stage: &mut Stage) -> Result<()> {
-    let built = together::build_lab(stage)?;
-    for program in built.tests(Kind::Tests, |program| program.name == STACK) {
-        stage.tests(&mut program.command())?;
-    }
-    Ok(())
+    in_lab(stage, STACK, &[])
 }
 
 /// Runs the stage `leaks`: ten thousand cycles on a good network and on one that flaps.
 pub(crate) fn leaks(stage: &mut Stage) -> Result<()> {
+    in_lab(stage, CYCLES, &["--ignored", "--nocapture"])
+}
+
+fn in_lab(stage: &mut Stage, name: &str, options: &[&str]) -> Result<()> {
     let built = together::build_lab(stage)?;
-    for program in built.tests(Kind::Tests, |program| program.name == CYCLES) {
-        let mut cycles = program.command();
-        stage.tests(cycles.args(["--ignored", "--nocapture"]))?;
+    for program in built.tests(Kind::Tests, |program| program.name == name) {
+        stage.tests(program.command().args(options))?;
     }
     Ok(())
 }
@@ -394,9 +370,8 @@ pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
         // The example of a team's own tests builds its service by cargo.
         let mut settings = setup::cargo([])?;
         with_compose(&mut settings, &compose);
-        settings
-            .env(NODE_IMAGE, DEV_IMAGE)
-            .env(COMMAND_IMAGE, DEV_COMMAND_IMAGE);
+        settings.env(NODE_IMAGE, DEV_IMAGE);
+        settings.env(COMMAND_IMAGE, DEV_COMMAND_IMAGE);
         let all = in_containers(stage, &built, &settings)?;
         pool::run(stage, all)
     })
@@ -404,13 +379,12 @@ pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
 
 fn in_containers(stage: &Stage, built: &Built, settings: &Command) -> Result<Vec<Case>> {
     let chosen = |program: &Program| [CONTAINERS, FAILOVER].contains(&program.name.as_str());
-    cases(stage, built, chosen, settings)
+    cases(stage, built.tests(Kind::Tests, chosen), settings)
 }
 
 fn with_compose(settings: &mut Command, compose: &Compose) {
-    settings
-        .env(COMPOSE_V1, &compose.v1)
-        .env(COMPOSE_V2, &compose.v2);
+    settings.env(COMPOSE_V1, &compose.v1);
+    settings.env(COMPOSE_V2, &compose.v2);
 }
 
 /// Runs the test of the sweep, which cannot run without the engine.
@@ -420,46 +394,4 @@ fn sweep(stage: &mut Stage) -> Result<()> {
         stage.tests(program.command().args(["sweep", "--ignored"]))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{ON_ONE_VERSION, Times, longest_first};
-    use crate::case::Case;
-    use crate::setup;
-    use std::process::Command;
-
-    #[test]
-    fn the_longest_tests_begin_first_and_unknown_slow_ones_before_them() {
-        let named = |name| Case::command("cli", name, Command::new("true"), "again");
-        let mut cases = ["quick", "new", "doctor::new", "long"].map(named);
-        let times = [("cli::quick".into(), 10), ("cli::long".into(), 30_000)];
-        longest_first(&mut cases, &Times(times.into()));
-        let order = cases.map(|case| case.shown());
-        assert_eq!(
-            order,
-            ["cli::doctor::new", "cli::long", "cli::new", "cli::quick"]
-        );
-    }
-
-    #[test]
-    fn tests_left_out_for_other_versions_run_for_one() {
-        let packages = [
-            ".",
-            "crates/eldest-route",
-            "crates/eldest-http",
-            "crates/eldest-cli",
-            "crates/eldest-testing",
-        ];
-        for name in ON_ONE_VERSION {
-            let (file, folder) = (format!("{name}.rs"), format!("{name}/main.rs"));
-            let there = packages.iter().any(|package| {
-                let tests = setup::root().join(package).join("tests");
-                [&file, &folder]
-                    .iter()
-                    .any(|path| tests.join(path).is_file())
-            });
-            assert!(there, "{name}");
-        }
-    }
 }

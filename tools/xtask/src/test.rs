@@ -1,6 +1,5 @@
 //! Runs stages of a tier, one after the other or side by side, and prints a table of their results.
 
-use std::fmt::Write as _;
 use std::panic::resume_unwind;
 use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
@@ -162,16 +161,11 @@ pub(crate) fn finish(reports: &[Report]) -> ExitCode {
 
 /// Formats the closing table, the failures, the parts that were left out, and one plain line with the sums.
 fn table(reports: &[Report]) -> String {
-    let mut text = String::new();
-    let mut sum = Tally::default();
-    let mut line = |parts: std::fmt::Arguments| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{parts}");
-    };
-    line(format_args!(
+    let mut lines = vec![format!(
         "\n{:<12} {:<8} {:>7} {:>7} {:>8} {:>8}",
         "stage", "result", "passed", "failed", "ignored", "seconds"
-    ));
+    )];
+    let mut sum = Tally::default();
     for report in reports {
         let Tally {
             passed,
@@ -179,27 +173,29 @@ fn table(reports: &[Report]) -> String {
             ignored,
         } = report.tally;
         let seconds = report.took.as_secs_f64();
-        line(format_args!(
+        lines.push(format!(
             "{:<12} {:<8} {passed:>7} {failed:>7} {ignored:>8} {seconds:>8.1}",
             report.name,
             report.result()
         ));
         sum += report.tally;
     }
-    line(format_args!(""));
+    lines.push(String::new());
     for report in reports {
-        for failure in &report.failures {
-            line(format_args!("FAILED {}: {failure}", report.name));
-        }
-        for flaky in &report.flaky {
-            line(format_args!("flaky {}: {flaky}", report.name));
-        }
-        for skip in &report.skips {
-            line(format_args!("skipped {}: {skip}", report.name));
+        for (result, details) in [
+            ("FAILED", &report.failures),
+            ("flaky", &report.flaky),
+            ("skipped", &report.skips),
+        ] {
+            let named = details
+                .iter()
+                .map(|it| format!("{result} {}: {it}", report.name));
+            lines.extend(named);
         }
     }
-    line(format_args!("{} passed, {} failed", sum.passed, sum.failed));
-    text
+    let Tally { passed, failed, .. } = sum;
+    lines.push(format!("{passed} passed, {failed} failed\n"));
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -207,7 +203,6 @@ mod tests {
     use super::{finish, table};
     use crate::stage::Report;
     use crate::tally::Tally;
-    use std::time::Duration;
 
     fn report(name: &'static str, passed: u64, failed: u64) -> Report {
         Report {
@@ -218,10 +213,9 @@ mod tests {
                 ignored: 0,
             },
             failures: (0..failed).map(|n| format!("failure {n}")).collect(),
-            retries: Vec::new(),
             flaky: vec![format!("{name} was late")],
             skips: vec![format!("not all of {name}")],
-            took: Duration::from_millis(1500),
+            ..Report::default()
         }
     }
 

@@ -118,17 +118,11 @@ pub(crate) fn build_and_become(
     process::become_it(Command::new(binary).args(args).envs(variable))
 }
 
-/// Builds the unit tests of these packages, or of all the product's libraries if none are named, and that program of tests.
-pub(crate) fn build_unit_tests(stage: &Stage, alone: &[&str], program: &str) -> Result<Built> {
+/// Builds the unit tests of the product's libraries, and that program of tests.
+pub(crate) fn build_unit_tests(stage: &Stage, program: &str) -> Result<Built> {
     let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo.args(["--no-run", "--lib", "--test", program]);
-    if alone.is_empty() {
-        cargo.args(together(stage, Workspace::Product)?);
-    }
-    for package in alone {
-        cargo.args(["--package", package]);
-    }
-    built_by(stage, &mut cargo)
+    built_by(stage, cargo.args(together(stage, Workspace::Product)?))
 }
 
 /// Does the same for this very program and its tests.

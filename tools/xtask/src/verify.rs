@@ -55,11 +55,10 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
         wanted && !green
     };
     let due: Vec<&Entry> = stages::of(Tier::Verify).filter(is_due).collect();
-    // The groups run one at a time, so that each result is kept even if a later stage never ends.
+    // The stages run one at a time, so that each result is kept even if a later stage never ends.
     let mut reports = Vec::new();
-    for group in groups(&due) {
-        let entries = group.iter().copied();
-        let ended = test::run_all(entries, asked.limit.get());
+    for entry in due {
+        let ended = test::run_all([entry].into_iter(), asked.limit.get());
         // If the sources changed during the run, it is unknown which of them the tests have seen.
         if Sources::now()?.tree == sources.tree {
             results.keep(&ended, &sources);
@@ -70,25 +69,6 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
         reports.extend(ended);
     }
     Ok(test::finish(&reports))
-}
-
-/// Groups the stages that run side by side; every other stage is alone.
-fn groups<'a>(due: &[&'a Entry]) -> Vec<Vec<&'a Entry>> {
-    let mut groups: Vec<Vec<&Entry>> = Vec::new();
-    let mut until: Option<&str> = None;
-    for entry in due {
-        if until.is_some_and(|name| name != entry.name) {
-            groups
-                .last_mut()
-                .expect("the one that began it")
-                .push(entry);
-        } else {
-            groups.push(vec![entry]);
-            until = None;
-        }
-        until = entry.ends_before.or(until);
-    }
-    groups
 }
 
 impl Results {
@@ -140,9 +120,8 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
-    use super::{Results, Sources, groups};
+    use super::{Results, Sources};
     use crate::stage::{DEFAULT_LIMIT, Stage};
-    use crate::stages::{self, Tier};
 
     fn sources(tree: &str) -> Sources {
         Sources {
@@ -167,22 +146,5 @@ mod tests {
         assert!(!read.is_green("stack", &sources("t")));
         assert!(!read.is_green("docs", &sources("t")), "it did not run");
         assert!(!read.is_green("chaos", &sources("t")));
-    }
-
-    #[test]
-    fn stages_that_run_beside_others_are_joined_before_the_results_are_kept() {
-        let all: Vec<_> = stages::of(Tier::Verify).collect();
-        let groups = groups(&all);
-        let flat: usize = groups.iter().map(Vec::len).sum();
-        assert_eq!(flat, all.len());
-        for group in groups {
-            for entry in &group {
-                let Some(before) = entry.ends_before else {
-                    continue;
-                };
-                // The stage before which it ends begins the next group.
-                assert!(group.iter().all(|entry| entry.name != before));
-            }
-        }
     }
 }

@@ -9,7 +9,7 @@ use crate::images::bases;
 use crate::install::Tool;
 use crate::published::CLI;
 use crate::stage::Stage;
-use crate::{engine, packages, setup};
+use crate::{engine, packages, setup, sources};
 
 /// The tool runs for a second; this profile saves minutes of building.
 const TOOL: Tool = Tool {
@@ -54,7 +54,7 @@ pub(super) fn make(
     package: &Path,
 ) -> Result<()> {
     let written = setup::root().join(WRITTEN);
-    super::empty(&written)?;
+    sources::empty(&written)?;
     for part in ["man", "completions"] {
         let mut copy = setup::program("cp");
         stage.output(copy.arg("--recursive").arg(from.join(part)).arg(&written))?;
@@ -83,9 +83,7 @@ fn units(stage: &mut Stage, package: &Path) -> Result<()> {
         return Ok(());
     }
     let root = package.with_extension("unpacked");
-    if root.exists() {
-        fs::remove_dir_all(&root)?;
-    }
+    sources::empty(&root)?;
     let mut unpack = setup::program("dpkg-deb");
     stage.output(unpack.arg("--extract").args([package, &root]))?;
     // The package's folder has only the program, and a unit also calls the shell.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Image, make_folder, put, workshop};
+use super::{Image, make_folder, put};
 use crate::fixed;
 use crate::stage::Stage;
 
@@ -37,11 +37,8 @@ pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
         settings: &SETTINGS,
         keeps_owners: false,
     };
-    if !image.is_missing(stage) {
-        return Ok(());
-    }
-    let root = workshop(stage, fixed::COMMAND)?;
-    put(&root, &binary, "/usr/local/bin/eldest")?;
-    make_folder(stage, &root, "1777", "tmp")?;
-    image.import(stage, &root)
+    image.make(stage, |root| {
+        put(root, &binary, "/usr/local/bin/eldest")?;
+        make_folder(stage, root, "1777", "tmp")
+    })
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Result;
 
-use super::{Image, make_folder, put, put_program, workshop};
+use super::{Image, make_folder, put, put_program};
 use crate::stage::Stage;
 use crate::{packages, releases};
 
@@ -33,23 +33,16 @@ pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
         settings: &SETTINGS,
         keeps_owners: false,
     };
-    if !image.is_missing(stage) {
-        return Ok(());
-    }
-    let root = workshop(stage, "etcd")?;
-    put(&root, &etcd, "/usr/local/bin/etcd")?;
-    // The crate contains no etcdctl. etcd's gRPC interface is compatible across the 3.x releases.
-    let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?;
-    put_program(stage, &root, &etcdctl, "/usr/local/bin/etcdctl")?;
-    fs::create_dir_all(root.join("etc"))?;
-    fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
-    fs::create_dir_all(root.join("var/lib"))?;
-    for (mode, folder) in [
-        ("1777", "tmp"),
-        ("700", "var/etcd"),
-        ("700", "var/lib/etcd"),
-    ] {
-        make_folder(stage, &root, mode, folder)?;
-    }
-    image.import(stage, &root)
+    image.make(stage, |root| {
+        put(root, &etcd, "/usr/local/bin/etcd")?;
+        // The crate contains no etcdctl. etcd's gRPC interface is compatible across the 3.x releases.
+        let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?.file;
+        put_program(stage, root, &etcdctl, "/usr/local/bin/etcdctl")?;
+        fs::create_dir_all(root.join("etc"))?;
+        fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
+        fs::create_dir_all(root.join("var/lib"))?;
+        make_folder(stage, root, "1777", "tmp")?;
+        make_folder(stage, root, "700", "var/etcd")?;
+        make_folder(stage, root, "700", "var/lib/etcd")
+    })
 }

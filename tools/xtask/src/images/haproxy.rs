@@ -2,11 +2,11 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Image, libraries, put, workshop};
+use super::{Image, libraries, put};
 use crate::stage::Stage;
 use crate::{packages, setup};
 
@@ -39,12 +39,12 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
         settings: &SETTINGS,
         keeps_owners: false,
     };
-    if !image.is_missing(stage) {
-        return Ok(());
-    }
-    let root = workshop(stage, "haproxy")?;
+    image.make(stage, |root| lay_out(stage, root))
+}
+
+fn lay_out(stage: &Stage, root: &Path) -> Result<()> {
     let haproxy = packages::unpack_of(stage, SUITE, "haproxy", "usr/sbin/haproxy")?;
-    put(&root, &haproxy, "/usr/local/sbin/haproxy")?;
+    put(root, &haproxy, "/usr/local/sbin/haproxy")?;
     let mut folders = Vec::new();
     for package in LIBRARIES {
         folders.push(folder(stage, package)?);
@@ -64,14 +64,14 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
         } else {
             library.display().to_string()
         };
-        put(&root, library, &to)?;
+        put(root, library, &to)?;
     }
     fs::create_dir_all(root.join("etc"))?;
     fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
     for folder in ["var/lib/haproxy", "usr/local/etc/haproxy"] {
         fs::create_dir_all(root.join(folder))?;
     }
-    image.import(stage, &root)
+    Ok(())
 }
 
 /// Returns the folder of a package's libraries, which is named after the machine's kind.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Image, make_folder, put_program, workshop};
+use super::{Image, make_folder, put_program};
 use crate::fixed;
 use crate::programs::Built;
 use crate::stage::Stage;
@@ -38,13 +38,10 @@ pub(crate) fn make(stage: &Stage, built: &Built) -> Result<()> {
         ],
         keeps_owners: false,
     };
-    if !image.is_missing(stage) {
-        return Ok(());
-    }
-    let root = workshop(stage, "node")?;
-    for (binary, name) in binaries.iter().zip(PROGRAMS) {
-        put_program(stage, &root, binary, &format!("/usr/local/bin/{name}"))?;
-    }
-    make_folder(stage, &root, "1777", "tmp")?;
-    image.import(stage, &root)
+    image.make(stage, |root| {
+        for (binary, name) in binaries.iter().zip(PROGRAMS) {
+            put_program(stage, root, binary, &format!("/usr/local/bin/{name}"))?;
+        }
+        make_folder(stage, root, "1777", "tmp")
+    })
 }
