@@ -85,7 +85,7 @@ pub(crate) struct Searched {
 
 impl Searched {
     fn add(&mut self, plan: &Plan, outcome: Outcome) {
-        self.sum += outcome.sum;
+        self.sum += &outcome.sum;
         if let Some(broken) = outcome.broken {
             self.broken.get_or_insert((plan.clone(), broken));
         }
@@ -196,7 +196,7 @@ pub(crate) fn search(most: usize, mutant: Option<Mutant>) -> Searched {
             found
         });
         for found in each {
-            all.sum += found.sum;
+            all.sum += &found.sum;
             all.broken = all.broken.or(found.broken);
         }
         if all.broken.is_some() {

@@ -40,10 +40,10 @@ pub(crate) fn rejoin(w: &mut World, node: usize) {
         for election in ELECTIONS {
             w.join(node, election, follow, true);
         }
-        if w.has_partitions {
+        if w.has_partitions() {
             w.join_partitions(node, COUNT);
         }
-        if w.has_group {
+        if w.plan.grouped {
             w.join_group(node, GROUP);
         }
     });
@@ -56,7 +56,7 @@ pub(crate) fn inflict(w: &mut World, fault: Fault) {
         return;
     }
     let leads = w.leader(ELECTIONS[fault.election]) == Some(node);
-    let counted = w.faults.entry(kind).or_default();
+    let counted = w.tally.faults.entry(kind).or_default();
     *counted = (counted.0 + 1, counted.1 + u64::from(leads));
     w.says(Some(node), || format!("FAULT: {kind:?} for {lasts:?}"));
     let families = [
@@ -226,7 +226,7 @@ fn on_keys(w: &mut World, fault: Fault) -> bool {
             meddle(w, kind, node, election, dice);
         }
         Kind::DeleteHeld => {
-            let prefix = if w.has_partitions {
+            let prefix = if w.has_partitions() {
                 prefix_of(COUNT)
             } else {
                 HELD[fault.election].into()
@@ -256,7 +256,7 @@ fn on_processes(w: &mut World, fault: Fault) -> bool {
     match fault.kind {
         Kind::Suspend => {
             // Without a timer that counts the suspension, the thread that wakes the driver checks once a second.
-            let most = if w.cost.is_zero() { 1 } else { 1_000_000 };
+            let most = if w.plan.cost.is_zero() { 1 } else { 1_000_000 };
             w.suspend(node, lasts, Duration::from_micros(fault.dice % most));
         }
         Kind::Kill => {
@@ -323,7 +323,7 @@ fn on_holders(w: &mut World, fault: Fault) -> bool {
     match kind {
         Kind::Acquire | Kind::Try => {
             let at_once = kind == Kind::Try;
-            let shares = w.readers && lock == HELD[0] && fault.dice.is_multiple_of(2);
+            let shares = w.plan.readers && lock == HELD[0] && fault.dice.is_multiple_of(2);
             w.command(node, move |w| {
                 if shares {
                     w.acquire_shared(node, lock, at_once);

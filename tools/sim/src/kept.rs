@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -58,26 +59,31 @@ impl Kept {
         written.map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Formats the differences from a plain plan; a line for each member and each fault.
     pub(crate) fn text(&self) -> String {
-        let (lesson, mutant) = (&self.lesson, &self.mutant);
-        let head = Plan {
-            members: Vec::new(),
-            faults: Vec::new(),
-            ..self.plan.clone()
-        };
-        let plain = Member::default();
-        let members = self.plan.members.iter().map(|m| differing(m, &plain));
-        let faults = self.plan.faults.iter().map(fault_table);
         format!(
-            "lesson = {}\nmutant = {}\n\n[plan]\n{}members = [\n{}]\nfaults = [\n{}]\n",
-            toml::Value::from(lesson.as_str()),
-            toml::Value::from(mutant.as_str()),
-            differing(&head, &Plan::default()),
-            rows(members),
-            rows(faults),
+            "lesson = {}\nmutant = {}\n\n{}",
+            toml::Value::from(self.lesson.as_str()),
+            toml::Value::from(self.mutant.as_str()),
+            of_plan(&self.plan),
         )
     }
+}
+
+/// Formats the differences from a plain plan; a line for each member and each fault.
+pub(crate) fn of_plan(plan: &Plan) -> String {
+    let head = Plan {
+        members: Vec::new(),
+        faults: Vec::new(),
+        ..plan.clone()
+    };
+    let members = plan.members.iter();
+    let members = members.map(|member| differing(member, &Member::default()));
+    format!(
+        "[plan]\n{}members = [\n{}]\nfaults = [\n{}]\n",
+        differing(&head, &Plan::default()),
+        rows(members),
+        rows(plan.faults.iter().map(fault_table)),
+    )
 }
 
 fn rows(tables: impl Iterator<Item = toml::Table>) -> String {
@@ -95,6 +101,18 @@ fn differing<T: Serialize>(value: &T, plain: &T) -> toml::Table {
     let mut table = table(value);
     table.retain(|name, value| plain.get(name) != Some(value));
     table
+}
+
+/// Returns the names of the fields that differ from the plain one.
+pub(crate) fn choices<T: Serialize>(value: &T, plain: &T) -> Vec<String> {
+    differing(value, plain).into_iter().map(|(name, _)| name).collect()
+}
+
+/// Returns the value with that field as in the plain one.
+pub(crate) fn without<T: Serialize + DeserializeOwned>(value: &T, name: &str, plain: &T) -> T {
+    let mut table = differing(value, plain);
+    table.remove(name);
+    table.try_into().expect("a plain field is valid")
 }
 
 /// Returns the fault's fields that are not zero.

@@ -1,4 +1,4 @@
-//! Defines how serde writes durations and words in the file of a kept plan.
+//! Defines how serde writes durations in the file of a kept plan.
 
 /// Durations are kept as seconds.
 pub(crate) mod seconds {
@@ -42,34 +42,5 @@ pub(crate) mod seconds_or_ever {
             f64::INFINITY => Ok(None),
             seconds => super::seconds::of(seconds).map(Some),
         }
-    }
-}
-
-/// Formats the part of the queue that a candidate watches as a word.
-pub(crate) mod follow_name {
-    use eldest_core::candidate::WatchScope;
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    const NAMES: [(&str, WatchScope); 3] = [
-        ("auto", WatchScope::Auto),
-        ("everyone", WatchScope::Everyone),
-        ("predecessor", WatchScope::Predecessor),
-    ];
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(crate) fn serialize<S: Serializer>(follow: &WatchScope, to: S) -> Result<S::Ok, S::Error> {
-        let name = NAMES.iter().find(|(_, other)| other == follow);
-        to.serialize_str(name.map_or("auto", |(name, _)| name))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<WatchScope, D::Error> {
-        let word = String::deserialize(from)?;
-        let found = NAMES.iter().find(|(name, _)| *name == word);
-        found.map(|(_, follow)| *follow).ok_or_else(|| {
-            D::Error::custom(format!(
-                "unknown variant `{word}`, expected auto, everyone or predecessor"
-            ))
-        })
     }
 }

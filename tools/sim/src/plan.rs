@@ -1,13 +1,11 @@
 //! Turns a seed into a plan: nodes with their clocks, and storms of faults, each followed by a calm.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
-use crate::mutant::Mutant;
-use crate::notation::{follow_name, seconds, seconds_or_ever};
+use crate::notation::{seconds, seconds_or_ever};
 use crate::once::Request;
 use crate::world::cluster::{ELECTIONS, FAMILY, PERMITS};
 use crate::world::home::Home;
@@ -66,21 +64,6 @@ pub(crate) struct Fault {
     /// Decides the open details of the fault.
     #[serde(default)]
     pub(crate) dice: u64,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:>9.3} s  node {}  {:?}, for {:.3} s, of {}",
-            self.at.as_secs_f64(),
-            self.node,
-            self.kind,
-            self.lasts.as_secs_f64(),
-            String::from_utf8_lossy(ELECTIONS[self.election]),
-        )?;
-        self.of.map_or(Ok(()), |of| write!(f, ", the next {of:?}"))
-    }
 }
 
 impl Fault {
@@ -157,7 +140,6 @@ impl Looks {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Member {
     pub(crate) rate_ppm: i64,
-    #[serde(with = "follow_name")]
     pub(crate) follow: WatchScope,
     /// How long its work continues after a term; `None` for work that ignores its token until the next calm.
     #[serde(with = "seconds_or_ever")]
@@ -438,15 +420,6 @@ impl Plan {
                 member.home = [Home::East, Home::West][rng.usize(..2)];
                 member.spread = all || rng.u8(..4) > 0;
             }
-        }
-    }
-
-    /// Returns the story of a seed in which that broken rule matters: sessions that allow challenges, if it is about them.
-    pub(crate) fn for_mutant(seed: u64, mutant: Mutant) -> Self {
-        let plan = Self::of(seed);
-        match mutant {
-            Mutant::StaleReads => plan.challenged(),
-            _ => plan,
         }
     }
 

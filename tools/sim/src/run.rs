@@ -1,16 +1,13 @@
 //! Carries out a plan: makes its faults happen, checks that each calm brings one leader and rest, and counts the
 //! events.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::inflict::{inflict, rejoin, return_after};
-use crate::kind::Kind;
 use crate::mutant::Mutant;
 use crate::plan::{Beside, COUNT, HEALING, Member, Plan, SETTINGS, SETTLING};
 use crate::world::cluster::ELECTIONS;
-use crate::world::driver::Happened;
 use crate::world::node::{NodeShare, Warmth, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::promise::{Broken, Invariant};
@@ -25,41 +22,15 @@ pub(crate) struct Sum {
     pub(crate) runs: u64,
     pub(crate) node_seconds: f64,
     pub(crate) steps: u64,
-    pub(crate) terms: u64,
-    /// The faults of each kind, and those that hit the leader.
-    pub(crate) faults: BTreeMap<Kind, (u64, u64)>,
     pub(crate) tally: Tally,
-    pub(crate) happened: Happened,
-    pub(crate) written: u64,
-    pub(crate) fenced: u64,
-    /// The overlaps after another client deleted a key, and the longest of them.
-    pub(crate) early: (u64, Duration),
-    /// The overlaps with a clock beyond the stated bound, and the longest of them.
-    pub(crate) skewed: (u64, Duration),
 }
 
-impl std::ops::AddAssign for Sum {
-    fn add_assign(&mut self, other: Self) {
+impl std::ops::AddAssign<&Sum> for Sum {
+    fn add_assign(&mut self, other: &Self) {
         self.runs += other.runs;
         self.node_seconds += other.node_seconds;
         self.steps += other.steps;
-        self.terms += other.terms;
-        for (kind, (times, hits)) in other.faults {
-            let sum = self.faults.entry(kind).or_default();
-            *sum = (sum.0 + times, sum.1 + hits);
-        }
-        self.tally += other.tally;
-        self.happened += other.happened;
-        self.written += other.written;
-        self.fenced += other.fenced;
-        self.early = (
-            self.early.0 + other.early.0,
-            self.early.1.max(other.early.1),
-        );
-        self.skewed = (
-            self.skewed.0 + other.skewed.0,
-            self.skewed.1.max(other.skewed.1),
-        );
+        self.tally += &other.tally;
     }
 }
 
@@ -79,18 +50,8 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
         tight: plan.tight,
         ..SETTINGS
     };
-    let mut world = World::with(settings, plan.members.len(), plan.seed);
+    let mut world = World::with(settings, plan.clone(), plan.members.len());
     world.mutant = mutant;
-    world.delay = plan.delay;
-    world.drawn = plan.drawn;
-    world.lag = plan.lag;
-    world.cost = plan.cost;
-    world.together = plan.together;
-    world.pages = plan.pages;
-    world.readers = plan.readers;
-    world.by_reads = plan.by_reads;
-    world.leaving.every = plan.leaves;
-    world.leaving.denied = plan.saves_none;
     world.working = true;
     world.trace = traced.then(Vec::new);
     let result = catch_unwind(AssertUnwindSafe(|| carry_out(plan, &mut world)));
@@ -107,32 +68,23 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
 }
 
 fn sum(plan: &Plan, world: &World) -> Sum {
-    let overlaps = |class: &BTreeMap<(usize, i64), (Time, Time)>| {
-        let took = class.values().map(|(first, last)| last.since(*first));
-        (class.len() as u64, took.max().unwrap_or_default())
-    };
-    let prizes = world.prizes.iter();
+    let mut tally = world.total_tally();
+    for (what, times) in [
+        ("transactions too large", world.store.limits.refused),
+        ("overlaps after a key was deleted early", world.overlaps.len() as u64),
+        ("overlaps with a clock beyond the bound", world.skewed.len() as u64),
+    ] {
+        tally.add(what, times);
+    }
     Sum {
         runs: 1,
         node_seconds: world.now.since(Time::ZERO).as_secs_f64() * plan.members.len() as f64,
         steps: world.steps,
-        terms: prizes.clone().map(|p| p.terms).sum(),
-        faults: world.faults.clone(),
-        tally: world.total_tally(),
-        happened: Happened {
-            too_large: world.store.limits.refused,
-            ..world.happened
-        },
-        written: prizes.clone().map(|p| p.counter.written).sum(),
-        fenced: prizes.map(|p| p.counter.fenced).sum(),
-        early: overlaps(&world.overlaps),
-        skewed: overlaps(&world.skewed),
+        tally,
     }
 }
 
 fn carry_out(plan: &Plan, w: &mut World) {
-    w.has_partitions = plan.beside == Beside::Partitions;
-    w.has_group = plan.grouped;
     w.turns = match plan.beside {
         Beside::Nothing => ELECTIONS.len() as u32,
         // A session may request any number of permits of the semaphore.
@@ -159,7 +111,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
                 w.broken(Invariant::Liveness, what);
             }
         }
-        let owned = |w: &World| !w.has_partitions || w.is_owned();
+        let owned = |w: &World| !w.has_partitions() || w.is_owned();
         let most = w.remaining(healed + HEALING);
         if !w.within(most, owned) && w.broken.is_none() {
             let what = format!("a partition is nobody's {HEALING:?} after the last fault");

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use crate::kept;
 use crate::mutant::Mutant;
-use crate::plan::{Beside, Fault, Looks, Plan, ROUND};
+use crate::plan::{Fault, Member, Plan, ROUND};
 use crate::run;
 use crate::world::promise::Invariant;
-use eldest_core::BATCH;
-use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 
 /// Removes and shortens all parts that are not needed to break the invariant. `runs` counts the runs that were needed.
 pub(crate) fn shrink(plan: &Plan, mutant: Option<Mutant>, broken: Invariant) -> (Plan, u64) {
@@ -92,7 +90,7 @@ fn shorter(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     }
 }
 
-/// Reduces the number of nodes, and gives them plain clocks, the whole queue to watch, and work that ends at once.
+/// Reduces the number of nodes, and gives the plan and its members plain values.
 fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
     while best.members.len() > 1 {
         let mut less = best.clone();
@@ -103,38 +101,25 @@ fn plainer(best: &mut Plan, breaks: &mut impl FnMut(&Plan) -> bool) {
         }
         *best = less;
     }
-    let nodes = best.members.len();
-    let mut attempt = |change: &dyn Fn(&mut Plan)| {
-        let mut less = best.clone();
-        change(&mut less);
+    let mut attempt = |best: &mut Plan, less: Plan| {
         if breaks(&less) {
             *best = less;
         }
     };
-    attempt(&|plan| plan.delay = Duration::from_millis(2));
-    attempt(&|plan| plan.seed = 0);
-    attempt(&|plan| plan.lag = 0);
-    attempt(&|plan| plan.cost = Duration::ZERO);
-    attempt(&|plan| plan.together = false);
-    attempt(&|plan| plan.pages = false);
-    attempt(&|plan| plan.readers = false);
-    attempt(&|plan| plan.lead = Duration::ZERO);
-    attempt(&|plan| plan.tight = false);
-    attempt(&|plan| plan.by_reads = false);
-    attempt(&|plan| plan.grouped = false);
-    attempt(&|plan| plan.leaves = 0);
-    attempt(&|plan| plan.saves_none = None);
-    attempt(&|plan| plan.beside = Beside::Nothing);
-    attempt(&|plan| plan.long_queue = LONG_QUEUE);
-    attempt(&|plan| plan.batch = BATCH);
-    for node in 0..nodes {
-        attempt(&|plan| plan.members[node].rate_ppm = 0);
-        attempt(&|plan| plan.members[node].lead_percent = 100);
-        attempt(&|plan| plan.members[node].prepares = false);
-        attempt(&|plan| plan.members[node].warm_within = Duration::ZERO);
-        attempt(&|plan| plan.members[node].follow = WatchScope::Everyone);
-        attempt(&|plan| plan.members[node].looks = Looks::Nothing);
-        attempt(&|plan| plan.members[node].work = Some(Duration::ZERO));
+    let plain = Plan::default();
+    for choice in kept::choices(best, &plain) {
+        if !["members", "faults", "storms", "storm"].contains(&&*choice) {
+            let less = kept::without(best, &choice, &plain);
+            attempt(best, less);
+        }
+    }
+    let plain = Member::default();
+    for node in 0..best.members.len() {
+        for choice in kept::choices(&best.members[node], &plain) {
+            let mut less = best.clone();
+            less.members[node] = kept::without(&best.members[node], &choice, &plain);
+            attempt(best, less);
+        }
     }
 }
 

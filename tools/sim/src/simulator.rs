@@ -27,14 +27,11 @@ use hunt::Hunt;
 use kept::Kept;
 use mutant::Mutant;
 use plan::Plan;
-use report::Row;
 use run::Sum;
 use world::promise::Broken;
 
 /// The number of seeds that are run by default: the fixed budget of CI.
 const BUDGET: u64 = 12_000;
-/// The number of seeds after which a mutation counts as not caught.
-const MUTANT_BUDGET: u64 = 4000;
 /// The number of printed lines of a trace.
 const LINES: usize = 120;
 
@@ -44,7 +41,6 @@ Simulates sessions against a model of etcd, in virtual time, from seeds.
   --seeds N        run N seeds (default 12000)
   --seed S         begin with seed S (default 1); without --seeds or --seconds that one alone, with its trace
   --seconds S      run for S seconds instead
-  --undrawn        every message of these seeds takes as long as one can
   --only KINDS     draw faults of these kinds alone, close together, such as `--only cut,watches-stalled`
   --nodes N        with --only: of N nodes
   --beside WHAT    with --only: beside elections `nothing`, `locks` or `partitions`
@@ -53,7 +49,6 @@ Simulates sessions against a model of etcd, in virtual time, from seeds.
   --mutant NAME    break a rule on purpose
   --mutants        list the rules that can be broken
   --every N        run every story of two nodes with at most N faults, 1 or 2, from a short list, at every moment
-  --table          for every mutation, how many seeds it takes to notice, as Markdown
   --challenges     the sessions of these seeds allow challenges
   --brief          of a seed that breaks an invariant, say that and no more
   --lines N        print the last N lines of a trace (default 120)
@@ -71,13 +66,11 @@ struct Options {
     mutant: Option<Mutant>,
     lines: Option<usize>,
     digest: bool,
-    undrawn: bool,
     challenges: bool,
     hunt: Option<Hunt>,
     keep: Option<PathBuf>,
     plan: Option<PathBuf>,
     every: Option<usize>,
-    table: bool,
     mutants: bool,
     brief: bool,
     help: bool,
@@ -102,7 +95,6 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
                 options.mutant = Some(mutant);
             }
             "--digest" => options.digest = true,
-            "--undrawn" => options.undrawn = true,
             "--challenges" => options.challenges = true,
             "--only" | "--nodes" | "--beside" => {
                 let hunt = options.hunt.get_or_insert_default();
@@ -124,7 +116,6 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
                 }
                 options.every = Some(most);
             }
-            "--table" => options.table = true,
             "--brief" => options.brief = true,
             "--mutants" => options.mutants = true,
             "--help" | "-h" => options.help = true,
@@ -142,8 +133,6 @@ impl Options {
             Some(hunt) => hunt.plan(seed),
             None => Plan::of(seed),
         };
-        let drawn = !self.undrawn;
-        let plan = Plan { drawn, ..plan };
         if self.challenges {
             plan.challenged()
         } else {
@@ -153,10 +142,9 @@ impl Options {
 
     /// Returns the options that draw the story of that seed again.
     fn again(&self, seed: u64) -> String {
-        let undrawn = if self.undrawn { " --undrawn" } else { "" };
         let challenges = if self.challenges { " --challenges" } else { "" };
         let hunt = self.hunt.as_ref().map_or("", |hunt| &hunt.options);
-        format!("--seed {seed}{undrawn}{challenges}{hunt}")
+        format!("--seed {seed}{challenges}{hunt}")
     }
 }
 
@@ -178,12 +166,10 @@ pub(crate) fn main() -> ExitCode {
         print!("{HELP}");
         ExitCode::SUCCESS
     } else if options.mutants {
-        for mutant in Mutant::ALL {
-            println!("{:<18} {}", mutant.name(), mutant.about());
+        for (mutant, rule) in Mutant::all() {
+            println!("{:<22} {rule}", mutant.name());
         }
         ExitCode::SUCCESS
-    } else if options.table {
-        tabulate(options.seeds.unwrap_or(MUTANT_BUDGET))
     } else {
         let outcome = match (&options.plan, options.every) {
             (Some(file), _) => run_kept(&options, file),
@@ -213,13 +199,14 @@ fn run_kept(options: &Options, file: &Path) -> Result<ExitCode, String> {
 
 /// Runs every story with at most so many faults, until one breaks a promise.
 fn run_every(options: &Options, most: usize) -> Result<ExitCode, String> {
-    let began = Began::now();
+    let began = now();
     let searched = exhaust::search(most, options.mutant);
     if let Some((plan, broken)) = searched.broken {
         let what = format!("--every {most}");
         return print_broken(options, plan, &broken, (&what, &what));
     }
-    began.print(&searched.sum);
+    let took = now().duration_since(began);
+    print!("{}", report::sum(&searched.sum, took));
     println!("no invariant was broken");
     Ok(ExitCode::SUCCESS)
 }
@@ -235,13 +222,13 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
     };
     let lines = options.lines.unwrap_or(LINES);
     let limit = options.seconds.map(Duration::from_secs);
-    let began = Began::now();
+    let began = now();
     let mut total = Sum::default();
     let mut traces = DefaultHasher::new();
     let is_traced = alone || options.digest;
     let mut next = first;
     while next < first + most {
-        if limit.is_some_and(|limit| now().duration_since(began.at) >= limit) {
+        if limit.is_some_and(|limit| now().duration_since(began) >= limit) {
             break;
         }
         let seeds = next..(next + AT_ONCE).min(first + most);
@@ -254,7 +241,7 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
             for line in &outcome.trace {
                 (line.at, line.node, &line.what).hash(&mut traces);
             }
-            total += outcome.sum.clone();
+            total += &outcome.sum;
             if let Some(broken) = &outcome.broken {
                 let what = (format!("seed {seed}"), options.again(seed));
                 return print_broken(options, options.plan(seed), broken, (&what.0, &what.1));
@@ -264,7 +251,8 @@ fn campaign(options: &Options) -> Result<ExitCode, String> {
             }
         }
     }
-    began.print(&total);
+    let took = now().duration_since(began);
+    print!("{}", report::sum(&total, took));
     if options.digest {
         println!("digest of the traces: {:016x}", traces.finish());
     }
@@ -326,67 +314,10 @@ fn print_shrunk(
     Ok(ExitCode::FAILURE)
 }
 
-/// Prints the table of mutations. A mutation that is not caught is a failure.
-fn tabulate(most: u64) -> ExitCode {
-    let rows = parallel::map(&Mutant::ALL, |mutant| Row {
-        mutant: *mutant,
-        caught: catch(*mutant, most),
-    });
-    print!("{}", report::table(&rows, most));
-    if rows.iter().all(|row| row.caught.is_some()) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
-}
-
-fn catch(mutant: Mutant, most: u64) -> Option<(u64, Broken)> {
-    (1..=most).find_map(|seed| {
-        let broken = run::run(&Plan::for_mutant(seed, mutant), Some(mutant), false).broken?;
-        Some((seed, broken))
-    })
-}
-
 #[allow(
     clippy::disallowed_methods,
     reason = "how fast the simulator is; what it simulates reads no clock"
 )]
 fn now() -> Instant {
     Instant::now()
-}
-
-/// The beginning of a search.
-struct Began {
-    at: Instant,
-    on_cpu: Option<Duration>,
-}
-
-impl Began {
-    fn now() -> Self {
-        Self {
-            at: now(),
-            on_cpu: on_cpu(),
-        }
-    }
-
-    /// Prints the events since then, and how fast they came.
-    fn print(&self, sum: &Sum) {
-        let took = now().duration_since(self.at);
-        let on_cpu = self
-            .on_cpu
-            .and_then(|before| Some(on_cpu()?.saturating_sub(before)));
-        print!("{}", report::sum(sum, took, on_cpu));
-    }
-}
-
-/// Returns how long all threads of this process ran on processors, where the system reports it.
-fn on_cpu() -> Option<Duration> {
-    /// Linux counts in hundredths of a second on every machine.
-    const TICK: Duration = Duration::from_millis(10);
-    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program precedes, and may contain spaces.
-    let (_, fields) = text.rsplit_once(") ")?;
-    let fields: Vec<&str> = fields.split(' ').collect();
-    let ticks = |number: usize| fields.get(number)?.parse::<u32>().ok();
-    Some(TICK * (ticks(11)? + ticks(12)?))
 }

@@ -16,7 +16,6 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::simulate;
 use list::Mutant;
 use results::{Noticed, Results};
 use scratch::Scratch;
@@ -29,7 +28,7 @@ pub(crate) struct Options {
     /// Only these mutants; the results of the others stay
     #[arg(long, num_args = 1.., value_name = "NAME")]
     only: Vec<String>,
-    /// Only the mutants of an area; `adapter` runs `cargo xtask simulate --table`
+    /// Only the mutants of an area
     #[arg(long)]
     area: Option<String>,
     /// The number of seeds of each kind for each mutant
@@ -47,21 +46,12 @@ pub(crate) struct Options {
     list: bool,
 }
 
-impl Options {
-    fn includes_adapter(&self) -> bool {
-        self.only.is_empty() && self.area.is_none() || self.area.as_deref() == Some(table::ADAPTER)
-    }
-}
-
 /// Runs `cargo xtask mutants`.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let all = list::read()?;
     let chosen = choose(&all, options)?;
     let mut results = Results::read()?;
     if options.list {
-        if !options.includes_adapter() {
-            results.adapter.clear();
-        }
         print!("{}", table::list(&chosen, &results));
         return Ok(ExitCode::SUCCESS);
     }
@@ -73,10 +63,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let mutants: Vec<_> = all.iter().filter(named).collect();
         let unnoticed = plans::unnoticed(&Scratch::new(&all, false)?, &kept, &mutants)?;
         return Ok(verdict(&[], &unnoticed));
-    }
-    if options.includes_adapter() {
-        results.adapter = results::of_adapter(&simulate::table()?);
-        results.write(&all)?;
     }
     if chosen.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -161,7 +147,7 @@ fn choose<'a>(all: &'a [Mutant], options: &Options) -> Result<Vec<&'a Mutant>> {
         ensure!(there, "there is no mutant `{name}` in {}", list::FILE);
     }
     if let Some(area) = &options.area {
-        let there = area == table::ADAPTER || all.iter().any(|mutant| mutant.area == *area);
+        let there = all.iter().any(|mutant| mutant.area == *area);
         ensure!(there, "there is no area `{area}` in {}", list::FILE);
     }
     let named = |mutant: &&Mutant| options.only.is_empty() || options.only.contains(&mutant.name);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use crate::programs::{Built, Kind};
 use crate::stage::{DEFAULT_LIMIT, Stage};
@@ -25,25 +25,13 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     process::become_it(Command::new(simulator).args(args))
 }
 
-/// Returns the table of the rules that are broken in the adapter, as Markdown.
-pub(crate) fn table() -> Result<String> {
-    let simulator = build(&Stage::start("simulate", DEFAULT_LIMIT))?;
-    let output = Command::new(simulator).arg("--table").output();
-    let output = output.context("starting the simulator")?;
-    let table = String::from_utf8(output.stdout).context("the table")?;
-    print!("{table}");
-    ensure!(output.status.success(), "a rule is not noticed");
-    Ok(table)
-}
-
-/// Runs the stage `seeds`: a fixed number of seeds, without challenges and with them, every story of two nodes with two faults, then
-/// every mutation until it is noticed. The simulator is optimised, because the work is large.
+/// Runs the stage `seeds`: a fixed number of seeds, without challenges and with them, then every story of two nodes with two faults.
+/// The simulator is optimised, because the work is large.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let simulator = build(stage)?;
     stage.step(&mut Command::new(&simulator))?;
     stage.step(Command::new(&simulator).arg("--challenges"))?;
     stage.step(Command::new(&simulator).args(["--every", "2"]))?;
-    stage.step(Command::new(&simulator).arg("--table"))?;
     Ok(())
 }
 

@@ -101,7 +101,7 @@ pub(crate) const STAGES: &[Entry] = &[
     ),
     thorough(
         "seeds",
-        "the core against a model of etcd: 12,000 seeds, every two faults of two nodes, and each rule of the adapter broken until a seed notices",
+        "the core against a model of etcd: 12,000 seeds without challenges and with them, and every two faults of two nodes",
         simulate::stage,
     ),
     thorough(

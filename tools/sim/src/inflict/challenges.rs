@@ -57,7 +57,7 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
         Kind::StepLate => once(w, node, step(dice), Fate::Late(lasts / 2), lasts),
         Kind::StepUnheard => once(w, node, step(dice), Fate::AnswerLost, lasts),
         Kind::StepSlow => {
-            let most = w.settings.timeout.saturating_sub(w.delay).as_micros() as u64;
+            let most = w.settings.timeout.saturating_sub(w.plan.delay).as_micros() as u64;
             let slow = Duration::from_micros((dice >> 8) % most.max(1));
             once(w, node, step(dice), Fate::Slow(slow), lasts);
         }

@@ -41,13 +41,13 @@ fn decisions_of_a_turn_take_effect_at_its_end() {
     let mut late = 0;
     for seed in 0..20 {
         let mut w = World::new(1, seed);
-        w.cost = ms(50);
+        w.plan.cost = ms(50);
         w.command(0, |w| {
             w.campaign(0);
         });
         w.until("asked", secs(1), |w| !w.asked.is_empty());
         let (at, ..) = w.asked[0];
-        assert!(at.since(eldest_core::time::Time::ZERO) <= w.cost);
+        assert!(at.since(eldest_core::time::Time::ZERO) <= w.plan.cost);
         late += u32::from(at > eldest_core::time::Time::ZERO);
         w.until("leads", secs(10), |w| w.leads(0));
     }
@@ -66,7 +66,7 @@ fn leader_no_longer_leads_after_its_machine_was_suspended_for_a_ttl() {
 
 /// Joins two elections, both requested in the one turn in which the lease is granted.
 fn two_elections(w: &mut World) {
-    w.together = true;
+    w.plan.together = true;
     for election in [b"e/", b"f/"] {
         w.join(0, election, eldest_core::candidate::WatchScope::Auto, false);
     }
@@ -93,5 +93,5 @@ fn joins_that_were_lost_together_are_adopted_each() {
     let both = |w: &World| w.leader(b"e/").is_some() && w.leader(b"f/").is_some();
     w.until("both lead", secs(3), both);
     assert_eq!(created(&w), [2, 2], "put once");
-    assert_eq!(w.happened.lost_together, 1);
+    assert_eq!(w.tally.of("joins lost together"), 1);
 }

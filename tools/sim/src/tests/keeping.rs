@@ -171,6 +171,6 @@ fn a_node_that_draws_more_changes_nothing_for_another() {
 #[test]
 fn messages_take_the_longest_time_if_nothing_is_drawn() {
     let mut w = World::new(1, 1);
-    w.drawn = false;
-    assert_eq!([w.hop(0), w.hop(0)], [w.delay; 2]);
+    w.plan.drawn = false;
+    assert_eq!([w.hop(0), w.hop(0)], [w.plan.delay; 2]);
 }

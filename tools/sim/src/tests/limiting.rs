@@ -20,7 +20,7 @@ const F: &[u8] = b"f/";
 fn joins_that_are_too_large_together_are_sent_apart() {
     for size in [Size::Operations(3), Size::Bytes(80)] {
         let mut w = World::new(1, 1);
-        w.together = true;
+        w.plan.together = true;
         w.store.limits.refuse_above(size, w.now.after(TTL));
         for election in [E, F] {
             w.join(0, election, WatchScope::Auto, false);
@@ -28,7 +28,7 @@ fn joins_that_are_too_large_together_are_sent_apart() {
         w.until("both lead", secs(1), |w| {
             [E, F].iter().all(|e| w.leader(e) == Some(0))
         });
-        assert_eq!((w.store.limits.refused, w.happened.together), (1, 1));
+        assert_eq!((w.store.limits.refused, w.tally.of("joins in one transaction")), (1, 1));
     }
 }
 
@@ -101,7 +101,7 @@ fn requests_wait_for_the_end_of_a_lease_with_many_keys() {
     w.run(ms(199));
     assert!(!w.store.contains(&key));
     w.until("joined", ms(2), |w| w.store.contains(&key));
-    assert!(w.happened.waited > 0);
+    assert!(w.tally.of("requests that waited for the end of a lease") > 0);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod taking;
 
 use std::time::Duration;
 
+use crate::plan::Plan;
 use crate::world::node::Node;
 use crate::world::settings::Settings;
 use crate::world::store::Key;
@@ -57,7 +58,13 @@ impl World {
     }
 
     fn of(settings: Settings, nodes: usize, seed: u64) -> Self {
-        let mut world = Self::with(settings, nodes, seed);
+        let plan = Plan {
+            seed,
+            delay: Duration::from_millis(1),
+            drawn: true,
+            ..Plan::default()
+        };
+        let mut world = Self::with(settings, plan, nodes);
         world.recording = true;
         for node in &mut world.nodes {
             node.recording = true;

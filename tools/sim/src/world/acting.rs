@@ -46,7 +46,6 @@ impl World {
         for term in old.terms.iter().filter(|t| !t.joined && !t.over) {
             self.close_term(term.prize);
         }
-        self.tally += old.tally;
         let new = &mut self.nodes[node];
         (new.offset, new.rate_ppm) = (old.offset, old.rate_ppm);
         (new.link, new.work) = (old.link, old.work);
@@ -59,7 +58,7 @@ impl World {
             ..old.warmth
         };
         new.looks_at = old.looks_at;
-        new.draws = old.draws;
+        (new.draws, new.tally) = (old.draws, old.tally);
         self.note_wake(node);
     }
 
@@ -183,7 +182,7 @@ impl World {
         };
         let p = &mut self.prizes[prize];
         p.open += 1;
-        p.terms += 1;
+        self.tally.add("terms", 1);
         self.crowded += usize::from(p.open == p.capacity + 1);
         // A delayed driver may report a term whose time has passed: no node ever acts in it.
         let local = self.nodes[node].local(self.now);
@@ -192,7 +191,8 @@ impl World {
             return;
         }
         let key = self.nodes[node].terms.last().map(|term| &term.key);
-        self.happened.shared += u64::from(key.is_some_and(|key| is_shared(key)));
+        let shared = key.is_some_and(|key| is_shared(key));
+        self.tally.add("locks shared", shared.into());
         self.check_election(node, prize, token);
         self.check_version(node, prize, token);
         self.check_clean(node);
@@ -202,7 +202,7 @@ impl World {
     /// Lets a handle of the candidate's term before this one end that term again. The core ignores it. No story changes,
     /// because the driver's turn takes no time: otherwise the core would look at a later clock.
     fn speak_late(&mut self, node: usize, slot: SlotId) {
-        if !self.cost.is_zero() {
+        if !self.plan.cost.is_zero() {
             return;
         }
         let n = &mut self.nodes[node];

@@ -79,12 +79,12 @@ impl World {
             return;
         };
         if *result != Ok(true) {
-            self.happened.not_announced += 1;
+            self.tally.add("values not announced", 1);
             return;
         }
         let newest = announced.confirmed.entry(slot).or_default();
         *newest = number.max(*newest);
-        self.happened.announced += 1;
+        self.tally.add("values announced", 1);
         if let Err(what) = self.check_announced(node, slot) {
             self.broken(Invariant::Announced, what);
         }

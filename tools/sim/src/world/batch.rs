@@ -101,7 +101,7 @@ impl World {
     fn transmit_together(&mut self, node: usize, sending: Sending) {
         let asked = &sending.part;
         let joins = matches!(asked[0].1, Ask::Join { .. });
-        self.happened.together += u64::from(joins);
+        self.tally.add("joins in one transaction", joins.into());
         let (now, out, back) = (self.now, self.hop(node), self.hop(node));
         let fate = self.fate_together(node, asked);
         let fate = fate.or_else(|| self.fate_by_link(node, out));
@@ -203,7 +203,7 @@ impl World {
 
     fn time_out_together(&mut self, node: usize, sending: Sending, sent: Time) {
         let joins = matches!(sending.part[0].1, Ask::Join { .. });
-        self.happened.lost_together += u64::from(joins);
+        self.tally.add("joins lost together", joins.into());
         let lost = |_: &Asked| failed(Class::Retry, true);
         let answers = sending.part.iter().map(lost).collect();
         let event = Event::Sent {

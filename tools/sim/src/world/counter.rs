@@ -21,9 +21,6 @@ pub(crate) struct Counter {
     /// The increments that were confirmed, and those without an answer.
     confirmed: u64,
     unknown: u64,
-    /// The writes that were refused because the leader's key was deleted.
-    pub(crate) fenced: u64,
-    pub(crate) written: u64,
 }
 
 /// A step of guarded work.
@@ -161,9 +158,9 @@ impl World {
             },
             Step::Write { value, version } => {
                 let done = !guarded || (stands && counter.version == version);
-                counter.fenced += u64::from(!stands);
+                self.tally.add("stale writes refused", (!stands).into());
+                self.tally.add("guarded writes", done.into());
                 if done {
-                    counter.written += 1;
                     let (newest, token) = (counter.token, effect.token);
                     counter.value = value;
                     counter.version += 1;

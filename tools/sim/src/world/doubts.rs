@@ -1,4 +1,4 @@
-//! Holds which sessions a node suspects or asks for signs of life and which anchors other clients deleted, and counts the effects of suspicions.
+//! Holds which sessions a node suspects or asks for signs of life, and which anchors other clients deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,25 +27,4 @@ pub(crate) struct Anchors {
     /// The leases whose anchor another client deleted, and the time until which the last clean read before that lets
     /// their session lead.
     pub(super) deleted: BTreeMap<i64, Time>,
-}
-
-/// The effects of suspicions.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Challenged {
-    pub(crate) challenges: u64,
-    pub(crate) answers: u64,
-    pub(crate) condemned: u64,
-    /// Condemnations that came too late, because the suspect had answered.
-    pub(crate) refuted: u64,
-    pub(crate) by_absence: u64,
-}
-
-impl std::ops::AddAssign for Challenged {
-    fn add_assign(&mut self, other: Self) {
-        self.challenges += other.challenges;
-        self.answers += other.answers;
-        self.condemned += other.condemned;
-        self.refuted += other.refuted;
-        self.by_absence += other.by_absence;
-    }
 }

@@ -8,7 +8,6 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::batch::Sending;
-use super::doubts::Challenged;
 use super::{Ev, Event, World, store};
 use crate::world::message::Message;
 use eldest_core::Core;
@@ -46,61 +45,6 @@ enum Turn {
     Busy,
     /// The turn's time has passed while the process was stopped.
     Over,
-}
-
-/// Counts of events that must happen in some stories, because without them the stories prove nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Happened {
-    /// Turns that left other inputs waiting.
-    pub(crate) queued: u64,
-    /// Timers that stood still while the machine was suspended.
-    pub(crate) stopped: u64,
-    /// Joins that shared a transaction, and such transactions without an answer.
-    pub(crate) together: u64,
-    pub(crate) lost_together: u64,
-    /// Transactions that etcd refused as too large.
-    pub(crate) too_large: u64,
-    /// Requests that waited while etcd ended a lease.
-    pub(crate) waited: u64,
-    /// Calls that returned that a value was announced, or was not.
-    pub(crate) announced: u64,
-    pub(crate) not_announced: u64,
-    /// Partitions for which a member announced that it is ready.
-    pub(crate) prepared: u64,
-    /// States that observers were shown, or denied.
-    pub(crate) shown: u64,
-    pub(crate) looks_failed: u64,
-    /// Reads of a lease's keys in pages.
-    pub(crate) pages: u64,
-    /// Tasks that came to share a lock.
-    pub(crate) shared: u64,
-    /// States that terms left, and that callers know to be saved, not saved, or perhaps saved.
-    pub(crate) saved: u64,
-    pub(crate) not_saved: u64,
-    pub(crate) perhaps_saved: u64,
-    pub(crate) challenged: Challenged,
-}
-
-impl std::ops::AddAssign for Happened {
-    fn add_assign(&mut self, other: Self) {
-        self.queued += other.queued;
-        self.stopped += other.stopped;
-        self.together += other.together;
-        self.lost_together += other.lost_together;
-        self.too_large += other.too_large;
-        self.waited += other.waited;
-        self.announced += other.announced;
-        self.not_announced += other.not_announced;
-        self.prepared += other.prepared;
-        self.shown += other.shown;
-        self.looks_failed += other.looks_failed;
-        self.pages += other.pages;
-        self.shared += other.shared;
-        self.saved += other.saved;
-        self.not_saved += other.not_saved;
-        self.perhaps_saved += other.perhaps_saved;
-        self.challenged += other.challenged;
-    }
 }
 
 /// The work of one turn.
@@ -184,7 +128,7 @@ impl World {
         let n = &mut self.nodes[node];
         if let Some(since) = n.suspended.filter(|_| event.is_timed()) {
             n.stopped.push((self.now.since(since), event));
-            self.happened.stopped += 1;
+            self.tally.add("timers that a suspend stopped", 1);
             return;
         }
         if n.paused {
@@ -235,7 +179,7 @@ impl World {
     #[inline]
     fn input(&mut self, node: usize, event: Event) {
         let event = self.answered_alone(node, event);
-        if self.cost.is_zero() {
+        if self.plan.cost.is_zero() {
             self.take_up(node, event);
         } else {
             self.nodes[node].inbox.put(event);
@@ -245,7 +189,7 @@ impl World {
 
     /// Lets a handle send a request to the driver.
     pub(crate) fn command(&mut self, node: usize, act: impl FnOnce(&mut World) + 'static) {
-        if self.cost.is_zero() {
+        if self.plan.cost.is_zero() {
             act(self);
         } else {
             self.nodes[node].inbox.commands.push_back(Box::new(act));
@@ -255,7 +199,7 @@ impl World {
 
     /// Fires the driver's timer.
     pub(super) fn ring(&mut self, node: usize) {
-        if self.cost.is_zero() {
+        if self.plan.cost.is_zero() {
             self.give(node, Core::tick);
         } else {
             self.begin_turn(node);
@@ -276,7 +220,8 @@ impl World {
                 return;
             };
             n.inbox.turn = Turn::Deciding;
-            self.happened.queued += u64::from(!n.inbox.is_empty());
+            let waits = !n.inbox.is_empty();
+            self.tally.add("turns that left inputs waiting", waits.into());
             match work {
                 Work::Event(event) => self.take_up(node, event),
                 Work::Due => self.give(node, Core::tick),
@@ -284,7 +229,7 @@ impl World {
             }
             // Most turns cost almost nothing.
             let costs = self.nodes[node].draws.u8(..2) == 0;
-            if costs && let Ok(most @ 1..) = u64::try_from(self.cost.as_micros()) {
+            if costs && let Ok(most @ 1..) = u64::try_from(self.plan.cost.as_micros()) {
                 self.nodes[node].inbox.turn = Turn::Busy;
                 let cost = Duration::from_micros(self.nodes[node].draws.u64(..=most));
                 self.schedule(now.after(cost), node, Ev::TurnOver);
@@ -380,7 +325,7 @@ impl World {
         let Some(event) = self.sent(node, sending, answers) else {
             return;
         };
-        if self.cost.is_zero() {
+        if self.plan.cost.is_zero() {
             self.take_up(node, event);
         } else {
             self.nodes[node].inbox.put(event);
@@ -416,7 +361,7 @@ impl World {
         while let Some(action) = self.nodes[node].core.action() {
             self.act(node, action);
         }
-        if self.together {
+        if self.plan.together {
             self.flush(node);
         }
         let n = &mut self.nodes[node];
@@ -453,7 +398,7 @@ impl World {
         for (wait, event) in stopped {
             self.schedule(self.now.after(wait), node, Ev::Deliver(event));
         }
-        if self.cost.is_zero() {
+        if self.plan.cost.is_zero() {
             for event in std::mem::take(&mut self.inboxes[node]) {
                 self.deliver(node, event);
             }

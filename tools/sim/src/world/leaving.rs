@@ -14,10 +14,6 @@ use eldest_core::kv::Entry;
 /// The states of all elections.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// One of so many terms leaves a state; zero if none does.
-    pub(crate) every: u8,
-    /// The node that may not save states.
-    pub(crate) denied: Option<usize>,
     /// The tokens of the states that were ever saved in each key.
     saved: BTreeMap<Key, BTreeSet<i64>>,
 }
@@ -30,7 +26,7 @@ fn token_of(value: &[u8]) -> Option<i64> {
 impl World {
     /// Returns the state that the term leaves when its work has ended in time.
     pub(super) fn state_of(&mut self, node: usize, term: TermId) -> Option<FinalState> {
-        let every = i64::from(self.leaving.every);
+        let every = i64::from(self.plan.leaves);
         let n = &mut self.nodes[node];
         let local = n.local(self.now);
         let term = n.terms.iter().find(|t| t.id == term && !t.joined)?;
@@ -50,7 +46,7 @@ impl World {
 
     /// Returns true if the request saves a state, and etcd does not permit that to the node.
     pub(super) fn may_not_save(&self, node: usize, ask: &Ask) -> bool {
-        self.leaving.denied == Some(node) && matches!(ask, Ask::Delete { state: Some(_), .. })
+        self.plan.saves_none == Some(node) && matches!(ask, Ask::Delete { state: Some(_), .. })
     }
 
     /// Carries out a deletion that saves a state, when it reaches etcd.
@@ -99,13 +95,12 @@ impl World {
             }
         };
         let learns = found == Some(token);
-        let happened = &mut self.happened;
-        let count = match (is_open, learns) {
-            (true, _) => &mut happened.perhaps_saved,
-            (false, true) => &mut happened.saved,
-            (false, false) => &mut happened.not_saved,
+        let outcome = match (is_open, learns) {
+            (true, _) => "states perhaps saved",
+            (false, true) => "states saved",
+            (false, false) => "states not saved",
         };
-        *count += 1;
+        self.tally.add(outcome, 1);
         if !is_open && learns != is_saved {
             let what = format!("node {node} learns of the state of {token}: {left:?}");
             self.broken(Invariant::States, what);

@@ -40,7 +40,6 @@ use std::time::Duration;
 use agenda::Agenda;
 use counter::{Counter, Effect};
 use doubts::Anchors;
-use driver::Happened;
 use leaving::Leaving;
 use message::Message;
 use node::Node;
@@ -52,8 +51,8 @@ use store::{Key, Store};
 use tally::Tally;
 use versions::Led;
 
-use crate::kind::Kind;
 use crate::mutant::Mutant;
+use crate::plan::{Beside, Plan};
 use eldest_core::action::{Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
 use eldest_core::time::Time;
 
@@ -233,7 +232,6 @@ pub(crate) struct Prize {
     pub(crate) newest: i64,
     /// The newest token of a term that excludes all others.
     pub(crate) newest_alone: i64,
-    pub(crate) terms: u64,
     pub(crate) counter: Counter,
 }
 
@@ -256,6 +254,7 @@ pub(crate) struct Line {
 pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) settings: Settings,
+    pub(crate) plan: Plan,
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
     /// The time at which the driver of each node is to be woken.
@@ -276,28 +275,8 @@ pub(crate) struct World {
     pub(crate) skewed: BTreeMap<(usize, i64), (Time, Time)>,
     /// True if tokens count from the start again, because the store was exchanged.
     pub(crate) restored: bool,
-    /// The longest time of a message; the shortest is a fifth of it.
-    pub(crate) delay: Duration,
-    /// True if the time of a message is drawn; otherwise each takes the longest.
-    pub(crate) drawn: bool,
-    /// How many changes in the past a watch may begin, because its member is behind the others.
-    pub(crate) lag: usize,
-    /// The longest turn of a node's driver; zero if it takes up each input at once.
-    pub(crate) cost: Duration,
-    /// True if a driver's requests of one turn share a transaction, where they may.
-    pub(crate) together: bool,
-    /// True if the keys of a lease are read in two pages.
-    pub(crate) pages: bool,
-    /// True if some tasks share the lock.
-    pub(crate) readers: bool,
     /// True if leaders do guarded work.
     pub(crate) working: bool,
-    /// True if the nodes share partitions.
-    pub(crate) has_partitions: bool,
-    /// True if the nodes are members of a group.
-    pub(crate) has_group: bool,
-    /// True if sessions give signs of life while they read from etcd, not while their link to it works.
-    pub(crate) by_reads: bool,
     pub(crate) anchors: Anchors,
     pub(crate) leaving: Leaving,
     pub(crate) led: Led,
@@ -321,18 +300,16 @@ pub(crate) struct World {
     pub(crate) pasts: Vec<Past>,
     pub(crate) looks: u64,
     pub(crate) steps: u64,
-    /// The tally of nodes that have gone.
     pub(crate) tally: Tally,
-    pub(crate) happened: Happened,
-    /// The faults of each kind, and those that hit the leader.
-    pub(crate) faults: BTreeMap<Kind, (u64, u64)>,
 }
 
 impl World {
-    pub(crate) fn with(settings: Settings, nodes: usize, seed: u64) -> Self {
+    pub(crate) fn with(settings: Settings, plan: Plan, nodes: usize) -> Self {
+        let seed = plan.seed;
         Self {
             now: Time::ZERO,
             settings,
+            plan,
             store: Store::new(),
             nodes: (0..nodes)
                 .map(|n| {
@@ -352,17 +329,7 @@ impl World {
             overlaps: BTreeMap::new(),
             skewed: BTreeMap::new(),
             restored: false,
-            delay: Duration::from_millis(1),
-            drawn: true,
-            lag: 0,
-            cost: Duration::ZERO,
-            together: false,
-            pages: false,
-            readers: false,
             working: false,
-            has_partitions: false,
-            has_group: false,
-            by_reads: false,
             anchors: Anchors::default(),
             leaving: Leaving::default(),
             led: Led::default(),
@@ -383,8 +350,6 @@ impl World {
             looks: 0,
             steps: 0,
             tally: Tally::default(),
-            happened: Happened::default(),
-            faults: BTreeMap::new(),
         }
     }
 
@@ -402,6 +367,10 @@ impl World {
         }
     }
 
+    pub(crate) fn has_partitions(&self) -> bool {
+        self.plan.beside == Beside::Partitions
+    }
+
     // ---- time
 
     pub(crate) fn schedule(&mut self, at: Time, node: usize, ev: Ev) {
@@ -417,13 +386,14 @@ impl World {
 
     /// Returns how long a message takes from that node to etcd, or back.
     pub(crate) fn hop(&mut self, node: usize) -> Duration {
-        let micros = self.delay.as_micros() as u64;
+        let micros = self.plan.delay.as_micros() as u64;
         self.lasts(node, micros / 5..micros)
     }
 
     /// Draws microseconds. Each node draws from numbers of its own, so that a node that sends more changes no other.
     pub(crate) fn lasts(&mut self, node: usize, micros: Range<u64>) -> Duration {
         let drawn = self
+            .plan
             .drawn
             .then(|| self.nodes[node].draws.u64(micros.clone()));
         Duration::from_micros(drawn.unwrap_or(micros.end))
@@ -509,7 +479,6 @@ impl World {
             open: 0,
             newest: 0,
             newest_alone: 0,
-            terms: 0,
             counter: Counter::default(),
         });
         self.prizes.len() - 1
@@ -519,11 +488,11 @@ impl World {
         self.places.keys().cloned().collect()
     }
 
-    /// Returns the tally of all nodes, including those that have gone.
+    /// Returns the events of the world and of all nodes.
     pub(crate) fn total_tally(&self) -> Tally {
         let mut tally = self.tally.clone();
         for node in &self.nodes {
-            tally += node.tally.clone();
+            tally += &node.tally;
         }
         tally
     }

@@ -82,7 +82,8 @@ impl World {
     fn waits(&mut self, ev: &Ev) -> bool {
         let is_request = matches!(ev, Ev::Arrive { .. } | Ev::ArriveTogether { .. });
         let waits = is_request && self.now < self.store.limits.busy_until();
-        self.happened.waited += u64::from(waits);
+        let what = "requests that waited for the end of a lease";
+        self.tally.add(what, waits.into());
         waits
     }
 
@@ -150,7 +151,7 @@ impl World {
                 return;
             }
             _ if self.is_held(node, alive, ask) => return,
-            (Ask::Sweep { lease }, _) if self.pages && refusal.is_none() => {
+            (Ask::Sweep { lease }, _) if self.plan.pages && refusal.is_none() => {
                 self.sweep_in_pages(node, request, *lease, (sent, back.filter(|_| alive)));
                 return;
             }
@@ -235,7 +236,7 @@ impl World {
             }
             let rest = w.store.keys_of(lease).into_iter();
             keys.extend(rest.filter(|key| !on_first(key)));
-            w.happened.pages += 1;
+            w.tally.add("reads in pages", 1);
             w.answer(node, request, Answer::Swept { keys }, None, sent, back);
         });
     }
@@ -301,8 +302,8 @@ impl World {
     /// Begins a watch at its member's revision; it reports all later changes.
     fn begin_watch(&mut self, watcher: usize, id: eldest_core::action::WatchId) {
         let node = self.watchers[watcher].node;
-        let past = self.store.past(self.lag);
-        let behind = if self.drawn {
+        let past = self.store.past(self.plan.lag);
+        let behind = if self.plan.drawn {
             self.nodes[node].draws.usize(..=past.len())
         } else {
             past.len()
@@ -398,12 +399,12 @@ impl World {
             self.asked.push((self.now, node, ask.clone()));
         }
         if matches!(ask, Ask::List { .. } | Ask::Older { .. }) {
-            self.nodes[node].tally.relisted += 1;
+            self.tally.add("lists", 1);
         }
         if self.intercepted(node, request, &ask) {
             return;
         }
-        if self.together {
+        if self.plan.together {
             if let Some((request, ask)) = self.nodes[node].batcher.keep((request, ask)) {
                 self.transmit(node, request, ask);
             }
@@ -415,7 +416,7 @@ impl World {
     /// Sends one request.
     pub(super) fn transmit(&mut self, node: usize, request: RequestId, ask: Ask) {
         let (now, n) = (self.now, &mut self.nodes[node]);
-        if !self.cost.is_zero() {
+        if !self.plan.cost.is_zero() {
             n.inbox.asked(request, &ask);
         }
         let stream = match ask {

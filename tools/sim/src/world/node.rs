@@ -380,7 +380,7 @@ impl Node {
         let lost = matches!(answer, Answer::Failed(error) if error.ambiguous);
         let beside = lost && self.takes().count() > 1;
         if beside && self.takes().any(|(take, _)| *take == request) {
-            self.tally.takes_lost += 1;
+            self.tally.add("takes lost beside others", 1);
         }
     }
 

@@ -90,7 +90,7 @@ impl Node {
     }
 
     fn keep_note(&mut self, note: Note) {
-        self.tally.count(&note);
+        self.tally.note(&note);
         match &note {
             Note::LeaseGranted { lease, .. } => self.leases.push(*lease),
             Note::Joined {
@@ -118,7 +118,7 @@ impl Node {
             } => {
                 if let Some(t) = self.terms.iter_mut().find(|t| t.id == term) {
                     if t.reason.replace(reason).is_none() {
-                        *self.tally.ended.entry(reason.as_str()).or_default() += 1;
+                        self.tally.add(reason.as_str(), 1);
                     }
                     if valid && extends {
                         return;

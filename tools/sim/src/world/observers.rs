@@ -163,7 +163,7 @@ impl World {
         };
         let before = look.shown.replace(*revision);
         look.entries.clone_from(entries);
-        self.happened.shown += 1;
+        self.tally.add("states shown to observers", 1);
         let past = &self.pasts[look.past];
         let (state, _) = past.around(*revision);
         let right = state.is_some_and(|state| shows(entries, &state.entries));
@@ -209,7 +209,7 @@ impl World {
     /// Removes an observer that learned that it may not read.
     pub(super) fn observer_failed(&mut self, node: usize, slot: SlotId) {
         self.nodes[node].looks.remove(&slot);
-        self.happened.looks_failed += 1;
+        self.tally.add("observers refused", 1);
     }
 
     /// Checks that every observer shows the present state, and knows that it is recent.

@@ -84,7 +84,7 @@ impl World {
         let Some(ready) = coming.filter(|_| !n.closed()) else {
             return;
         };
-        self.happened.prepared += ready.len() as u64;
+        self.tally.add("partitions prepared", ready.len() as u64);
         n.warmth.ready = ready;
         let value = self.tagged(node, &self.name_of(node));
         self.give(node, |m, now| m.proclaim(now, slot, value, READY));

@@ -46,7 +46,7 @@ impl World {
         let deaf = self.nodes[node].link.deaf.get(&owner);
         let n = &self.nodes[owner];
         let is_cut = n.link.requests_lost || n.link.answers_lost;
-        let patience = if self.by_reads {
+        let patience = if self.plan.by_reads {
             n.settings.lead / 3
         } else {
             n.settings.lead * IDLE
@@ -55,7 +55,7 @@ impl World {
         n.paused
             || n.closed()
             || deaf.is_some_and(|until| self.now < *until)
-            || (is_cut && !self.by_reads)
+            || (is_cut && !self.plan.by_reads)
             || n.doubts.idle_since.is_some_and(is_idle)
     }
 
@@ -201,14 +201,17 @@ impl World {
         let Answer::Transacted(Transacted { held, header, .. }) = answer else {
             return answer;
         };
-        let counts = &mut self.happened.challenged;
-        match (Step::of(ask), held) {
-            (Some(Step::Challenge), true) => counts.challenges += 1,
-            (Some(Step::Answer), true) => counts.answers += 1,
-            (Some(Step::Condemn), true) => counts.condemned += 1,
-            (Some(Step::Condemn), false) => counts.refuted += 1,
-            (Some(Step::Absence), true) => counts.by_absence += 1,
-            _ => {}
+        let effect = match (Step::of(ask), held) {
+            (Some(Step::Challenge), true) => Some("challenges"),
+            (Some(Step::Answer), true) => Some("answers"),
+            (Some(Step::Condemn), true) => Some("condemned"),
+            // The suspect had answered.
+            (Some(Step::Condemn), false) => Some("refuted"),
+            (Some(Step::Absence), true) => Some("deleted by absence"),
+            _ => None,
+        };
+        if let Some(effect) = effect {
+            self.tally.add(effect, 1);
         }
         if held {
             self.note_anchor(ask, header.revision);

@@ -1,73 +1,121 @@
-//! Counts the reports of a world's cores.
+//! Counts the events of a world: stories in which some events never happen prove nothing.
 
 use std::collections::BTreeMap;
 
+use crate::kind::Kind;
 use eldest_core::action::Note;
 
-/// The counts of a node core's reports.
+/// The events that happen in every campaign, unless the simulator is broken.
+pub(crate) const MUST_HAPPEN: [&str; 40] = [
+    "terms",
+    "renewals",
+    "late renewals",
+    "refused renewals",
+    "failed renewals",
+    "keys joined again",
+    "failed joins",
+    "watches lost",
+    "lists",
+    "takes lost beside others",
+    "orphans",
+    "blockers",
+    "turns that left inputs waiting",
+    "timers that a suspend stopped",
+    "joins in one transaction",
+    "joins lost together",
+    "transactions too large",
+    "requests that waited for the end of a lease",
+    "values announced",
+    "values not announced",
+    "partitions prepared",
+    "states shown to observers",
+    "observers refused",
+    "reads in pages",
+    "locks shared",
+    "states saved",
+    "states not saved",
+    "guarded writes",
+    "stale writes refused",
+    "overlaps after a key was deleted early",
+    "overlaps with a clock beyond the bound",
+    // The ways in which terms end.
+    "key_deleted",
+    "key_overwritten",
+    "lease_expiring",
+    "lease_lost",
+    "resigned",
+    "session_closed",
+    "shutdown",
+    "stalled",
+    "stepped_down",
+];
+
+/// The events that happen in some campaigns.
+const MAY_HAPPEN: [&str; 10] = [
+    "leases granted",
+    "keys joined",
+    "failed requests",
+    "stores exchanged",
+    "states perhaps saved",
+    "challenges",
+    "answers",
+    "condemned",
+    "refuted",
+    "deleted by absence",
+];
+
+/// The numbers of events.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
-    pub(crate) granted: u64,
-    pub(crate) renewed: u64,
-    pub(crate) late: u64,
-    pub(crate) refused: u64,
-    pub(crate) renewal_failed: u64,
-    pub(crate) joined: u64,
-    pub(crate) rejoined: u64,
-    pub(crate) join_failed: u64,
-    pub(crate) request_failed: u64,
-    pub(crate) watch_lost: u64,
-    pub(crate) relisted: u64,
-    pub(crate) orphans: u64,
-    pub(crate) blocked: u64,
-    pub(crate) store_changed: u64,
-    /// Takes of partitions that were lost while others of that node were in flight.
-    pub(crate) takes_lost: u64,
-    /// Ended terms, by reason.
-    pub(crate) ended: BTreeMap<&'static str, u64>,
+    /// The events by what happened.
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+    /// The faults of each kind, and those that hit the leader.
+    pub(crate) faults: BTreeMap<Kind, (u64, u64)>,
 }
 
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.granted += other.granted;
-        self.renewed += other.renewed;
-        self.late += other.late;
-        self.refused += other.refused;
-        self.renewal_failed += other.renewal_failed;
-        self.joined += other.joined;
-        self.rejoined += other.rejoined;
-        self.join_failed += other.join_failed;
-        self.request_failed += other.request_failed;
-        self.watch_lost += other.watch_lost;
-        self.relisted += other.relisted;
-        self.orphans += other.orphans;
-        self.blocked += other.blocked;
-        self.store_changed += other.store_changed;
-        self.takes_lost += other.takes_lost;
-        for (reason, times) in other.ended {
-            *self.ended.entry(reason).or_default() += times;
+impl std::ops::AddAssign<&Tally> for Tally {
+    fn add_assign(&mut self, other: &Self) {
+        for (what, times) in &other.counts {
+            self.add(what, *times);
+        }
+        for (kind, (times, hits)) in &other.faults {
+            let sum = self.faults.entry(*kind).or_default();
+            *sum = (sum.0 + times, sum.1 + hits);
         }
     }
 }
 
 impl Tally {
-    pub(super) fn count(&mut self, note: &Note) {
-        let count = match note {
-            Note::LeaseGranted { .. } => &mut self.granted,
-            Note::Renewed { .. } => &mut self.renewed,
-            Note::RenewedLate { .. } => &mut self.late,
-            Note::RenewalRefused => &mut self.refused,
-            Note::RenewalFailed { .. } => &mut self.renewal_failed,
-            Note::Joined { again: false, .. } => &mut self.joined,
-            Note::Joined { again: true, .. } => &mut self.rejoined,
-            Note::JoinFailed { .. } => &mut self.join_failed,
-            Note::RequestFailed { .. } => &mut self.request_failed,
-            Note::WatchLost { .. } => &mut self.watch_lost,
-            Note::OrphanFound { .. } => &mut self.orphans,
-            Note::Blocked { .. } => &mut self.blocked,
-            Note::StoreChanged { .. } => &mut self.store_changed,
+    pub(crate) fn add(&mut self, what: &'static str, times: u64) {
+        if times > 0 {
+            *self.counts.entry(what).or_default() += times;
+        }
+    }
+
+    /// Returns how often that happened.
+    pub(crate) fn of(&self, what: &str) -> u64 {
+        let mut known = MUST_HAPPEN.iter().chain(&MAY_HAPPEN);
+        assert!(known.any(|known| *known == what), "nobody counts {what:?}");
+        self.counts.get(what).copied().unwrap_or_default()
+    }
+
+    pub(super) fn note(&mut self, note: &Note) {
+        let what = match note {
+            Note::LeaseGranted { .. } => "leases granted",
+            Note::Renewed { .. } => "renewals",
+            Note::RenewedLate { .. } => "late renewals",
+            Note::RenewalRefused => "refused renewals",
+            Note::RenewalFailed { .. } => "failed renewals",
+            Note::Joined { again: false, .. } => "keys joined",
+            Note::Joined { again: true, .. } => "keys joined again",
+            Note::JoinFailed { .. } => "failed joins",
+            Note::RequestFailed { .. } => "failed requests",
+            Note::WatchLost { .. } => "watches lost",
+            Note::OrphanFound { .. } => "orphans",
+            Note::Blocked { .. } => "blockers",
+            Note::StoreChanged { .. } => "stores exchanged",
             Note::Challenge(_) | Note::HoldsBack { .. } => return,
         };
-        *count += 1;
+        self.add(what, 1);
     }
 }

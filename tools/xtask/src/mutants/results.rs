@@ -1,7 +1,6 @@
 //! Keeps the check that noticed each mutant at its last run, in `tools/sim/noticed.toml`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -29,8 +28,6 @@ pub(crate) struct Noticed {
     /// True if the sessions of that seed's story allow challenges.
     #[serde(default)]
     pub(crate) challenges: bool,
-    /// The rule of a mutant of the adapter, because `mutants.toml` does not contain it.
-    pub(crate) rule: Option<String>,
 }
 
 /// The results by the mutants' names.
@@ -39,9 +36,6 @@ pub(crate) type Rows = BTreeMap<String, Noticed>;
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Results {
-    /// Mutants of the adapter between the core and the simulated etcd.
-    pub(crate) adapter: Rows,
-    /// Writes the file, without mutants that no longer exist.
     pub(crate) core: Rows,
 }
 
@@ -65,15 +59,11 @@ impl Results {
     }
 
     fn text(&self) -> String {
-        let mut text = HEAD.to_owned();
-        for (table, rows) in [("adapter", &self.adapter), ("core", &self.core)] {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "\n[{table}]");
-            for (name, noticed) in rows {
-                let _ = writeln!(text, "{name} = {}", noticed.inline());
-            }
-        }
-        text
+        let rows = self.core.iter();
+        let rows: String = rows
+            .map(|(name, noticed)| format!("{name} = {}\n", noticed.inline()))
+            .collect();
+        format!("{HEAD}\n[core]\n{rows}")
     }
 }
 
@@ -110,27 +100,8 @@ impl Noticed {
         let mut fields = vec![format!("by = {}", string(&self.by))];
         fields.extend(self.seed.map(|seed| format!("seed = {seed}")));
         fields.extend(self.challenges.then(|| "challenges = true".to_owned()));
-        let rule = self.rule.as_deref();
-        fields.extend(rule.map(|rule| format!("rule = {}", string(rule))));
         format!("{{ {} }}", fields.join(", "))
     }
-}
-
-/// Reads the rows of the simulator's table of the adapter's mutants.
-pub(crate) fn of_adapter(table: &str) -> Rows {
-    let row = |line: &str| {
-        let row = line.strip_prefix("| `")?.strip_suffix(" |")?;
-        let (name, row) = row.split_once("` | ")?;
-        let (rule, row) = row.split_once(" | ")?;
-        let (by, seed) = row.rsplit_once(" | ")?;
-        let noticed = Noticed {
-            rule: Some(rule.to_owned()),
-            seed: seed.parse().ok(),
-            ..Noticed::by_test(by.to_owned())
-        };
-        Some((name.to_owned(), noticed))
-    };
-    table.lines().filter_map(row).collect()
 }
 
 #[cfg(test)]
@@ -139,23 +110,14 @@ mod tests {
 
     #[test]
     fn results_are_read_as_they_are_written() {
-        let table = "\
-| mutation | rule that is broken | caught by | seeds needed |
-|---|---|---|---|
-| `one` | a \"rule\" | I1 (overlap) | 5 |
-";
-        let adapter = of_adapter(table);
-        assert_eq!(adapter["one"].rule.as_deref(), Some("a \"rule\""));
-        assert_eq!(adapter["one"].seed, Some(5));
         let two = Noticed::by_test("`a::b` and 2 more".to_owned());
         let three = Noticed {
             by: "I4 (seniority)".to_owned(),
             seed: Some(7),
             challenges: true,
-            rule: None,
         };
         let core = Rows::from([("two".to_owned(), two), ("three".to_owned(), three)]);
-        let results = Results { adapter, core };
+        let results = Results { core };
         let read: Results = toml::from_str(&results.text()).unwrap();
         assert_eq!(read, results);
         assert_eq!(read.core["two"].first_seed(), "");

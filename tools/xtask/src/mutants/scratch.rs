@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::list::{Mutant, source};
-use super::results;
 use super::weave::{self, weave};
 use crate::process::{self, End};
 use crate::simulate::{self, PROFILE};
@@ -121,9 +120,6 @@ fn woven(mutants: &[Mutant]) -> Result<BTreeMap<PathBuf, String>> {
     let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
     let core = fs::read_to_string(root.join(ROOT)).context(ROOT)? + &weave::module(&names);
     let mut woven = BTreeMap::from([(root.join(ROOT), core)]);
-    // Only a test that is not run here reads this file. It changes with every run, which must not cause a new build of
-    // the tests.
-    woven.insert(root.join(results::FILE), String::new());
     for (file, mutants) in of_file {
         let text = source(root, mutants[0].1)?;
         woven.insert(

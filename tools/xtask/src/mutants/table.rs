@@ -3,44 +3,31 @@
 use super::list::Mutant;
 use super::results::{Noticed, Results};
 
-/// The area of the mutants that are no patches of the core.
-pub(crate) const ADAPTER: &str = "adapter";
-
-/// The area, the name and the rule of a mutant, and its result; `None` if it was never run.
-type Row<'a> = (&'a str, &'a str, &'a str, Option<&'a Noticed>);
-
-fn line((_, name, rule, noticed): &Row) -> String {
-    let by = noticed.map_or("**not run**", |noticed| &noticed.by);
-    let seed = noticed.map_or_else(String::new, Noticed::first_seed);
-    format!("| `{name}` | {rule} | {by} | {seed} |")
-}
-
 /// Returns the counts of each area's mutants, and all of them with their rules.
 pub(crate) fn list(mutants: &[&Mutant], results: &Results) -> String {
+    let noticed = |mutant: &Mutant| results.core.get(&mutant.name);
     let mut lines = vec!["# Mutants\n".to_owned()];
-    for of_area in rows(mutants, results).chunk_by(|a, b| a.0 == b.0) {
-        let seeds = of_area.iter().filter_map(|(.., noticed)| (*noticed)?.seed);
-        let (area, all, by_seeds) = (of_area[0].0, of_area.len(), seeds.count());
+    for of_area in mutants.chunk_by(|a, b| a.area == b.area) {
+        let by_seed = |mutant: &&&Mutant| noticed(mutant).is_some_and(|it| it.seed.is_some());
+        let (all, by_seeds) = (of_area.len(), of_area.iter().filter(by_seed).count());
+        lines.push(format!("## {}\n", of_area[0].area));
         lines.push(format!(
-            "## {area}\n\n{all} mutants, of which seeds notice {by_seeds}.\n\n\
-             | mutant | broken rule | noticed by | first seed |\n|---|---|---|---|"
+            "{all} mutants, of which seeds notice {by_seeds}.\n"
         ));
-        lines.extend(of_area.iter().map(line));
+        lines.push(
+            "| mutant | broken rule | noticed by | first seed |\n|---|---|---|---|".to_owned(),
+        );
+        lines.extend(of_area.iter().map(|mutant| row(mutant, noticed(mutant))));
         lines.push(String::new());
     }
     lines.join("\n")
 }
 
-fn rows<'a>(mutants: &[&'a Mutant], results: &'a Results) -> Vec<Row<'a>> {
-    let adapter = results.adapter.iter().map(|(name, noticed)| {
-        let rule = noticed.rule.as_deref().unwrap_or_default();
-        (ADAPTER, name.as_str(), rule, Some(noticed))
-    });
-    let core = mutants.iter().map(|mutant| {
-        let noticed = results.core.get(&mutant.name);
-        (&*mutant.area, &*mutant.name, &*mutant.rule, noticed)
-    });
-    adapter.chain(core).collect()
+fn row(mutant: &Mutant, noticed: Option<&Noticed>) -> String {
+    let by = noticed.map_or("**not run**", |noticed| &noticed.by);
+    let seed = noticed.map_or_else(String::new, Noticed::first_seed);
+    let (name, rule) = (&mutant.name, &mutant.rule);
+    format!("| `{name}` | {rule} | {by} | {seed} |")
 }
 
 #[cfg(test)]
@@ -51,15 +38,17 @@ mod tests {
     #[test]
     fn every_mutant_was_run_and_noticed() {
         let (all, results) = (list::read().unwrap(), Results::read().unwrap());
-        let mutants: Vec<_> = all.iter().collect();
-        let remedy = "`cargo xtask mutants --only NAME` runs a new mutant";
-        for (_, name, _, noticed) in rows(&mutants, &results) {
-            let is_noticed = noticed.is_some_and(Noticed::is_by_somebody);
-            assert!(is_noticed, "`{name}`: {noticed:?}: {remedy}");
+        for mutant in &all {
+            let by = results.core.get(&mutant.name);
+            let name = &mutant.name;
+            assert!(
+                results.is_noticed(mutant),
+                "{by:?}: `cargo xtask mutants --only {name}` runs a new mutant"
+            );
         }
         assert_eq!(
             results.core.len(),
-            mutants.len(),
+            all.len(),
             "delete the results of mutants that are gone: {}",
             crate::mutants::results::FILE
         );

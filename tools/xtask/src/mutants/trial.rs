@@ -122,7 +122,6 @@ impl Limits {
             by,
             seed: Some(seed),
             challenges,
-            rule: None,
         }))
     }
 

@@ -84,5 +84,5 @@ fn partitions_of_a_dead_member_go_to_others() {
     w.next(1, revokes, Fate::RequestLost);
     suspect(&mut w, 1, 0);
     w.until("they are taken", wait() + secs(1), |w| shared(w)[1] == 4);
-    assert!(w.happened.challenged.by_absence >= 2);
+    assert!(w.tally.of("deleted by absence") >= 2);
 }

@@ -13,7 +13,7 @@ fn stopped_leader_is_replaced_after_its_last_clean_read() {
     let (begun, most) = (w.now, wait() + ms(30));
     w.until("it is replaced", most, |w| w.leads(1));
     assert!(w.now.since(begun) >= wait());
-    assert_eq!(w.happened.challenged.condemned, 1);
+    assert_eq!(w.tally.of("condemned"), 1);
     w.run(ms(10));
     assert!(!w.store.leases().contains_key(&lease.unwrap()), "revoked");
 
@@ -106,7 +106,7 @@ fn challenge_is_deleted_when_the_suspicion_ends() {
     // Before any sweep.
     w.run(ms(200));
     assert_eq!(standing(&w), 0);
-    assert_eq!(w.happened.challenged.condemned, 0);
+    assert_eq!(w.tally.of("condemned"), 0);
 }
 
 /// The challenge was sent before the suspicion ended, and arrives when its answer is no longer awaited.
@@ -137,17 +137,17 @@ fn suspicion_of_a_session_that_has_left_does_nothing() {
     w.until("the next leads", secs(1), |w| w.leads(1));
     w.run(LEAD * 2);
     assert_eq!(standing(&w), 0);
-    assert_eq!(w.happened.challenged.condemned, 0);
+    assert_eq!(w.tally.of("condemned"), 0);
 }
 
 #[test]
 fn suspect_is_condemned_at_the_very_end_of_the_wait() {
     let mut w = seated(2);
-    w.drawn = false;
+    w.plan.drawn = false;
     w.pause(0, secs(4));
     suspect(&mut w, 1, 0);
     w.until("it is condemned", secs(3), |w| w.count(1, condemns) == 1);
-    let answered = sent(&w, 1, challenges).after(w.delay * 2);
+    let answered = sent(&w, 1, challenges).after(w.plan.delay * 2);
     assert_eq!(sent(&w, 1, condemns), answered.after(wait()));
 }
 

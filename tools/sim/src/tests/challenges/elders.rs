@@ -260,7 +260,7 @@ fn suspicion_ends_with_the_place_behind_the_suspect() {
     assert_eq!(standing(&w), 0);
     w.campaign(1);
     w.run(LEAD * 2);
-    assert_eq!(w.happened.challenged.condemned, 0);
+    assert_eq!(w.tally.of("condemned"), 0);
 }
 
 /// A session that was condemned is forgotten with its last key.

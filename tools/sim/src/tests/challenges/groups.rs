@@ -92,7 +92,7 @@ fn member_that_answers_stays() {
     }
     w.run(LEAD * 4);
     assert!(w.count(1, challenges) > 0);
-    assert_eq!(w.happened.challenged.condemned, 0);
+    assert_eq!(w.tally.of("condemned"), 0);
     assert!((0..4).all(|node| counts_itself_in(&w, node)));
     assert!(w.nodes.iter().map(Node::lease).eq(leases));
 }

@@ -33,7 +33,7 @@ fn ten_thousand_wrong_suspicions_of_leaders_end_no_term() {
     for (seed, lead) in std::iter::zip(0.., leads) {
         let settings = Settings { lead, ..SLOW };
         let mut w = World::of(settings, 3, seed);
-        w.delay = ms(20);
+        w.plan.delay = ms(20);
         for node in 0..3 {
             w.campaign(node);
             w.run(ms(100));
@@ -46,13 +46,14 @@ fn ten_thousand_wrong_suspicions_of_leaders_end_no_term() {
             }
             w.run(lead * 3);
             w.asked.clear();
-            let counts = w.happened.challenged;
-            assert_eq!(counts.condemned + counts.by_absence, 0);
+            for what in ["condemned", "deleted by absence"] {
+                assert_eq!(w.tally.of(what), 0);
+            }
             assert!(w.leads(0) && w.elected.len() == 1);
         }
         w.run(lead);
         w.check_settled();
-        refuted += w.happened.challenged.refuted;
+        refuted += w.tally.of("refuted");
     }
     assert!(refuted > 10_000, "{refuted}");
 }
@@ -78,7 +79,7 @@ fn first_session_that_does_not_lead_is_suspected() {
     w.leave(0, E);
     w.drop_leadership(0, E);
     w.until("it is replaced", LEAD * 5, |w| w.leads(2));
-    assert_eq!(w.happened.challenged.condemned, 1);
+    assert_eq!(w.tally.of("condemned"), 1);
 }
 
 /// The second copy stands when the count of the first one is over.
@@ -89,7 +90,7 @@ fn challenge_that_is_applied_twice_condemns_no_leader_that_answers() {
     w.relink(0, |l| l.watches_stalled = true);
     suspect(&mut w, 1, 0);
     w.until("it is too late", secs(4), |w| {
-        w.happened.challenged.refuted == 1
+        w.tally.of("refuted") == 1
     });
     assert!(w.leads(0) && w.elected.len() == 1);
     w.run(LEAD);
@@ -102,15 +103,16 @@ fn answer_that_is_applied_twice_only_delays_a_condemnation() {
     let mut w = seated(2);
     w.next(0, answers, Fate::Twice(LEAD));
     suspect(&mut w, 1, 0);
-    w.until("it answers", LEAD, |w| w.happened.challenged.answers == 1);
+    w.until("it answers", LEAD, |w| w.tally.of("answers") == 1);
     w.pause(0, secs(20));
     for refuted in [1, 0] {
         trust_again(&mut w, 1, 0);
         w.run(ms(200));
         suspect(&mut w, 1, 0);
         w.run(wait() + ms(20));
-        let counts = std::mem::take(&mut w.happened.challenged);
-        assert_eq!((counts.refuted, counts.condemned), (refuted, 1 - refuted));
+        let counts = std::mem::take(&mut w.tally);
+        let counts = ["refuted", "condemned"].map(|what| counts.of(what));
+        assert_eq!(counts, [refuted, 1 - refuted]);
     }
     assert!(w.leads(1));
 }

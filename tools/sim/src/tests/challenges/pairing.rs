@@ -45,7 +45,7 @@ fn both_sessions_of_a_stopped_node_are_condemned_at_once() {
     w.acquire(3, LOCK, false);
     w.until("the lock is free", ms(60), |w| w.leader(LOCK) == Some(3));
     assert!(w.now.since(begun) >= wait());
-    assert_eq!(w.happened.challenged.condemned, 2);
+    assert_eq!(w.tally.of("condemned"), 2);
     w.run(ms(200));
     assert_eq!(standing(&w), 0);
     // Nothing is left of the suspicion: another report begins a new one.
@@ -60,11 +60,11 @@ fn holder_that_answers_stays() {
     let mut w = paired();
     let lock = held(&w, 1);
     suspect_holder(&mut w, 3, &lock);
-    let answered = |w: &World| w.happened.challenged.answers == 1;
+    let answered = |w: &World| w.tally.of("answers") == 1;
     w.until("it answers", ms(100), answered);
     w.run(LEAD * 2);
     trust_again(&mut w, 3, 1);
     w.run(ms(200));
     assert!(w.leader(LOCK) == Some(1) && standing(&w) == 0);
-    assert_eq!(w.happened.challenged.condemned, 0);
+    assert_eq!(w.tally.of("condemned"), 0);
 }

@@ -68,7 +68,7 @@ fn no_observer_is_assured_of_changes_that_it_has_not_seen() {
         // In a quiet store the probe alone confirms the view.
         let many = if seed % 2 == 0 { 40 } else { 800 };
         for _ in 0..400 {
-            w.delay = ms(w.rng.u64(2..200));
+            w.plan.delay = ms(w.rng.u64(2..200));
             match w.rng.u64(..many) {
                 0 => w.relink(0, |l| l.watches_stalled = true),
                 1 | 2 => w.relink(0, |l| l.watches_stalled = false),
@@ -85,7 +85,7 @@ fn no_observer_is_assured_of_changes_that_it_has_not_seen() {
             w.run(ms(pause));
             check(&w, &accepted);
         }
-        w.delay = ms(2);
+        w.plan.delay = ms(2);
         w.relink(0, |l| *l = crate::world::node::Link::default());
         w.run(TTL * 2);
         check(&w, &accepted);

@@ -12,14 +12,14 @@ use eldest_core::reason::LostReason;
 /// Makes a world in which the first of so many nodes leads, and each term leaves a state.
 fn leaving(nodes: usize) -> World {
     let mut w = World::seated(nodes);
-    w.leaving.every = 1;
+    w.plan.leaves = 1;
     w
 }
 
 /// Returns the number of states that callers know to be saved, not saved, and perhaps saved.
 fn learnt(w: &World) -> (u64, u64, u64) {
-    let happened = &w.happened;
-    (happened.saved, happened.not_saved, happened.perhaps_saved)
+    let outcomes = ["saved", "not saved", "perhaps saved"];
+    outcomes.map(|outcome| w.tally.of(&format!("states {outcome}"))).into()
 }
 
 fn token(w: &World, node: usize) -> i64 {
@@ -55,11 +55,11 @@ fn state_is_saved_when_the_key_goes() {
 fn no_sweep_follows_a_deletion_that_saves_a_state() {
     let sweeps_of = |every| {
         let mut w = World::seated(1);
-        w.leaving.every = every;
+        w.plan.leaves = every;
         w.end(0, E, LostReason::SteppedDown);
         w.run(TTL * 3);
         assert!(w.leads(0), "again");
-        (w.happened.saved, w.count(0, sweeps))
+        (w.tally.of("states saved"), w.count(0, sweeps))
     };
     let (saved, swept) = sweeps_of(1);
     assert_eq!((saved, swept), (1, sweeps_of(0).1));
