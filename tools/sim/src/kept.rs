@@ -105,7 +105,10 @@ fn differing<T: Serialize>(value: &T, plain: &T) -> toml::Table {
 
 /// Returns the names of the fields that differ from the plain one.
 pub(crate) fn choices<T: Serialize>(value: &T, plain: &T) -> Vec<String> {
-    differing(value, plain).into_iter().map(|(name, _)| name).collect()
+    differing(value, plain)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect()
 }
 
 /// Returns the value with that field as in the plain one.

@@ -8,7 +8,7 @@ use crate::kind::Kind;
 use crate::plan::{Plan, SETTINGS};
 use crate::run::{Outcome, Sum};
 use crate::world::Line;
-use crate::world::tally::MUST_HAPPEN;
+use crate::world::tally::{CHALLENGES, MUST_HAPPEN};
 use eldest_core::time::Time;
 
 /// Returns the results of a campaign of runs that took so long.
@@ -29,12 +29,14 @@ pub(crate) fn sum(sum: &Sum, took: Duration) -> String {
         sum.steps as f64 / seconds
     ));
     let counts = sum.tally.counts.iter();
-    lines.extend(columns(counts.map(|(what, times)| format!("{what} {times}"))));
+    lines.extend(columns(
+        counts.map(|(what, times)| format!("{what} {times}")),
+    ));
     lines.push("faults (of them on who led):".to_owned());
     let faults = sum.tally.faults.iter();
-    lines.extend(columns(faults.map(|(kind, (times, hits))| {
-        format!("{kind:?} {times} ({hits})")
-    })));
+    lines.extend(columns(
+        faults.map(|(kind, (times, hits))| format!("{kind:?} {times} ({hits})")),
+    ));
     lines.join("\n") + "\n"
 }
 
@@ -45,12 +47,23 @@ fn columns(texts: impl Iterator<Item = String>) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Returns the events that did not happen in a campaign, although only a broken simulator can prevent them.
-pub(crate) fn vacuous(sum: &Sum) -> Vec<String> {
+/// Returns the events that did not happen in a campaign, although only a broken simulator can prevent them. More events must happen
+/// if sessions allow challenges.
+pub(crate) fn vacuous(sum: &Sum, challenges: bool) -> Vec<String> {
     let never = |what: &&str| sum.tally.of(what) == 0;
-    let none = MUST_HAPPEN.into_iter().filter(never).map(str::to_owned);
-    let missed = |kind: &Kind| sum.tally.faults.get(kind).is_none_or(|(_, hits)| *hits == 0);
-    let missed = Kind::every().filter(missed);
+    let must = MUST_HAPPEN
+        .iter()
+        .chain(CHALLENGES.iter().filter(|_| challenges));
+    let none = must.copied().filter(never).map(str::to_owned);
+    let missed = |kind: &Kind| {
+        sum.tally
+            .faults
+            .get(kind)
+            .is_none_or(|(_, hits)| *hits == 0)
+    };
+    let of_challenges = Kind::CHALLENGES.into_iter().chain(Kind::SELDOM);
+    let kinds = Kind::every().chain(of_challenges.filter(|_| challenges));
+    let missed = kinds.filter(missed);
     none.chain(missed.map(|kind| format!("faults that hit a leader: {kind:?}")))
         .collect()
 }

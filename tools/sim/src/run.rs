@@ -71,8 +71,14 @@ fn sum(plan: &Plan, world: &World) -> Sum {
     let mut tally = world.total_tally();
     for (what, times) in [
         ("transactions too large", world.store.limits.refused),
-        ("overlaps after a key was deleted early", world.overlaps.len() as u64),
-        ("overlaps with a clock beyond the bound", world.skewed.len() as u64),
+        (
+            "overlaps after a key was deleted early",
+            world.overlaps.len() as u64,
+        ),
+        (
+            "overlaps with a clock beyond the bound",
+            world.skewed.len() as u64,
+        ),
     ] {
         tally.add(what, times);
     }

@@ -78,7 +78,7 @@ pub(crate) const STAGES: &[Entry] = &[
     )),
     to_the_end(quick(
         "simulate",
-        "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds, 1,000 of them with challenges",
+        "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds, 1,300 of them with challenges",
         simulate::short,
     )),
     quick("unit", "unit tests of all packages", suites::unit),

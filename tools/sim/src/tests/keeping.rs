@@ -1,14 +1,15 @@
-//! Tests kept plans: none breaks a promise, and a written plan is read again, or refused with its line.
+//! Tests kept plans and hunts: no kept plan breaks a promise, and a written plan is read again, or refused with its line.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
+use crate::hunt::Hunt;
 use crate::kept::Kept;
+use crate::kind::Kind;
 use crate::mutant::Mutant;
-use crate::plan::Plan;
+use crate::plan::{Beside, Plan};
 use crate::run::run;
 use crate::shrink::shrink;
-use crate::world::World;
 
 /// The mutants of the rules.
 const MUTANTS: &str = include_str!("../../mutants.toml");
@@ -70,15 +71,6 @@ fn plans_kept_for_a_mutant_of_the_adapter_notice_it() {
     for mutant in mutants {
         assert!(is_noticed_by_a_kept_plan(mutant), "{}", mutant.name());
     }
-}
-
-#[test]
-fn plain_values_are_not_written() {
-    let kept = Kept::parse(SMALL).unwrap();
-    assert_eq!(kept.plan.members[1].work, None);
-    assert_eq!(kept.plan.faults[0].lasts, Duration::ZERO);
-    assert!(!kept.plan.drawn);
-    assert_eq!(kept.text(), SMALL);
 }
 
 #[test]
@@ -154,23 +146,50 @@ fn a_shrunk_plan_draws_nothing_and_is_short() {
     assert_eq!(again.broken.unwrap().invariant, broken.invariant);
 }
 
-#[test]
-fn a_node_that_draws_more_changes_nothing_for_another() {
-    let hop = |more| {
-        let mut w = World::new(2, 1);
-        for _ in 0..more {
-            w.hop(0);
-        }
-        (w.hop(1), w.nodes[0].draws.clone())
-    };
-    let ((first, draws), (second, later)) = (hop(0), hop(5));
-    assert_eq!(first, second);
-    assert_ne!(format!("{draws:?}"), format!("{later:?}"));
+fn hunt(options: &[(&str, &str)]) -> Result<Hunt, String> {
+    let mut hunt = Hunt::default();
+    for (option, value) in options {
+        hunt.set(option, value)?;
+    }
+    hunt.check()?;
+    Ok(hunt)
 }
 
 #[test]
-fn messages_take_the_longest_time_if_nothing_is_drawn() {
-    let mut w = World::new(1, 1);
-    w.plan.drawn = false;
-    assert_eq!([w.hop(0), w.hop(0)], [w.plan.delay; 2]);
+fn hunt_draws_only_its_kinds_and_its_plans_can_be_kept() {
+    let hunt = hunt(&[("--only", "drop-owned,late-once"), ("--nodes", "2")]).unwrap();
+    let mut kinds = BTreeSet::new();
+    for seed in 1..200 {
+        let plan = hunt.plan(seed);
+        assert_eq!(plan.members.len(), 2);
+        assert_eq!(plan.beside, Beside::Partitions, "only there is one dropped");
+        assert!(plan.has_quiet_calms());
+        kinds.extend(plan.faults.iter().map(|fault| fault.kind));
+        let kept = Kept {
+            plan,
+            ..Kept::default()
+        };
+        assert_eq!(Kept::parse(&kept.text()).as_ref(), Ok(&kept));
+    }
+    assert_eq!(kinds, [Kind::DropOwned, Kind::LateOnce].into());
+}
+
+#[test]
+fn hunt_without_stories_is_refused_with_the_rule() {
+    let refusals = [
+        (vec![("--only", "cut,cutt")], "no kind of fault `cutt`"),
+        (vec![("--only", "")], "no kind of fault ``"),
+        (vec![("--nodes", "3")], "go with --only"),
+        (vec![("--only", "cut"), ("--nodes", "0")], "not `0`"),
+        (vec![("--only", "cut"), ("--beside", "lock")], "not `lock`"),
+        (vec![("--only", "acquire,drop-owned")], "in no story"),
+        (
+            vec![("--only", "acquire"), ("--beside", "partitions")],
+            "in no story",
+        ),
+    ];
+    for (options, rule) in refusals {
+        let refusal = hunt(&options).unwrap_err();
+        assert!(refusal.contains(rule), "{refusal}");
+    }
 }

@@ -2,20 +2,17 @@
 
 mod asks;
 mod challenges;
-mod driving;
-mod hunting;
 mod keeping;
-mod limiting;
 mod partitions;
 mod scale;
 mod scenarios;
 mod searching;
 mod simulating;
-mod taking;
 
 use std::time::Duration;
 
 use crate::plan::Plan;
+use crate::world::home::Home;
 use crate::world::node::Node;
 use crate::world::settings::Settings;
 use crate::world::store::Key;
@@ -25,6 +22,13 @@ use eldest_core::action::{Ask, Class, Note, SlotId, Status};
 use eldest_core::candidate::{LONG_QUEUE, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::time::Time;
+
+/// The parts of the queue that a candidate may watch.
+const SCOPES: [WatchScope; 3] = [
+    WatchScope::Auto,
+    WatchScope::Everyone,
+    WatchScope::Predecessor,
+];
 
 /// The election of most scenarios.
 const E: &[u8] = b"e/";
@@ -161,15 +165,49 @@ impl World {
         of_node.filter(|(_, _, ask)| what(ask)).count()
     }
 
+    /// Makes a world whose nodes were set up like that and have joined in their order, and whose first node leads.
+    pub(crate) fn standing<T>(
+        scope: WatchScope,
+        nodes: &[T],
+        set_up: impl Fn(&mut Node, &T),
+    ) -> Self {
+        let mut w = World::new(nodes.len(), 1);
+        for (node, of_node) in nodes.iter().enumerate() {
+            set_up(&mut w.nodes[node], of_node);
+            w.join(node, E, scope, false);
+            w.run(Duration::from_millis(20));
+        }
+        assert!(w.leads(0));
+        w
+    }
+
+    /// Makes such a world with nodes in these places.
+    pub(crate) fn at_home(scope: WatchScope, homes: &[Home]) -> Self {
+        Self::standing(scope, homes, |node, home| node.home = *home)
+    }
+
+    /// Returns when the node sent its last request of that kind, by its own clock.
+    pub(crate) fn last_sent(&self, node: usize, what: fn(&Ask) -> bool) -> Time {
+        let mut asked = self.asked.iter().rev();
+        let sent = asked.find(|(_, n, ask)| *n == node && what(ask));
+        self.nodes[node].local(sent.unwrap().0)
+    }
+
+    /// Returns the nodes in the order of their keys.
+    pub(crate) fn order(&self) -> Vec<usize> {
+        let queue = self.store.queue(E);
+        let node = |lease| (0..self.nodes.len()).find(|n| self.nodes[*n].lease() == Some(lease));
+        queue.iter().filter_map(|e| node(e.lease)).collect()
+    }
+
+    /// Returns how many terms the node has had.
+    pub(crate) fn terms(&self, node: usize) -> usize {
+        self.elected.iter().filter(|e| e.node == node).count()
+    }
+
     /// Makes a world in which all nodes have joined in their order, and the first leads.
     pub(crate) fn seated(nodes: usize) -> Self {
-        let mut world = World::new(nodes, 1);
-        for node in 0..nodes {
-            world.campaign(node);
-            world.run(Duration::from_millis(20));
-        }
-        assert!(world.leads(0));
-        world
+        Self::at_home(WatchScope::Auto, &vec![Home::Nowhere; nodes])
     }
 }
 

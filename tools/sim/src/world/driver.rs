@@ -221,7 +221,8 @@ impl World {
             };
             n.inbox.turn = Turn::Deciding;
             let waits = !n.inbox.is_empty();
-            self.tally.add("turns that left inputs waiting", waits.into());
+            self.tally
+                .add("turns that left inputs waiting", waits.into());
             match work {
                 Work::Event(event) => self.take_up(node, event),
                 Work::Due => self.give(node, Core::tick),

@@ -50,18 +50,22 @@ pub(crate) const MUST_HAPPEN: [&str; 40] = [
     "stepped_down",
 ];
 
-/// The events that happen in some campaigns.
-const MAY_HAPPEN: [&str; 10] = [
-    "leases granted",
-    "keys joined",
-    "failed requests",
-    "stores exchanged",
-    "states perhaps saved",
+/// The events that happen in every campaign whose sessions allow challenges.
+pub(crate) const CHALLENGES: [&str; 5] = [
     "challenges",
     "answers",
     "condemned",
     "refuted",
     "deleted by absence",
+];
+
+/// The events that may happen.
+const MAY_HAPPEN: [&str; 5] = [
+    "leases granted",
+    "keys joined",
+    "failed requests",
+    "stores exchanged",
+    "states perhaps saved",
 ];
 
 /// The numbers of events.
@@ -94,7 +98,8 @@ impl Tally {
 
     /// Returns how often that happened.
     pub(crate) fn of(&self, what: &str) -> u64 {
-        let mut known = MUST_HAPPEN.iter().chain(&MAY_HAPPEN);
+        let known = MUST_HAPPEN.iter().chain(&CHALLENGES);
+        let mut known = known.chain(&MAY_HAPPEN);
         assert!(known.any(|known| *known == what), "nobody counts {what:?}");
         self.counts.get(what).copied().unwrap_or_default()
     }

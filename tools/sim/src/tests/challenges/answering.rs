@@ -1,8 +1,10 @@
-//! Tests that a session which lives is never condemned.
+//! Tests that a session leads by clean reads, and that one which lives is never condemned.
 
-use super::*;
+use crate::tests::challenges::*;
 use crate::world::Fate;
+use crate::world::node::Work;
 use eldest_core::candidate::WatchScope;
+use eldest_core::reason::LostReason;
 
 #[test]
 fn living_leader_answers_and_keeps_its_term() {
@@ -25,51 +27,6 @@ fn waiting_session_reads_its_challenges_when_it_watches_again() {
     suspect(&mut w, 3, 2);
     w.run(LEAD * 3);
     assert_eq!(w.tally.of("condemned"), 0);
-}
-
-#[test]
-fn leader_whose_watch_is_silent_finds_a_challenge_by_its_reads() {
-    let mut w = seated(2);
-    w.relink(0, |l| l.watches_stalled = true);
-    suspect(&mut w, 1, 0);
-    w.run(LEAD * 3);
-    assert!(w.leads(0) && w.elected.len() == 1);
-}
-
-#[test]
-fn answer_that_was_lost_is_sent_again() {
-    let mut w = seated(4);
-    w.run(LEAD * 2);
-    w.next(2, answers, Fate::RequestLost);
-    suspect(&mut w, 3, 2);
-    w.run(LEAD * 3);
-    assert_eq!(w.tally.of("condemned"), 0);
-    assert!(w.count(2, answers) > 1);
-}
-
-/// A read that shows a challenge does not let the session lead; the answer does.
-#[test]
-fn session_leads_by_its_answers_alone() {
-    let mut w = seated(2);
-    w.relink(1, |l| l.watches_stalled = true);
-    for _ in 0..30 {
-        suspect(&mut w, 1, 0);
-        w.run(ms(100));
-        trust_again(&mut w, 1, 0);
-    }
-    assert!(w.leads(0) && w.elected.len() == 1);
-}
-
-/// Its challenge stands until the leader answers; nothing is put, so etcd needs no space for that.
-#[test]
-fn session_answers_though_etcd_has_no_space() {
-    let mut w = seated(2);
-    suspect(&mut w, 1, 0);
-    w.until("challenged", secs(1), |w| standing(w) == 1);
-    w.store.full = 1;
-    w.run(LEAD * 3);
-    assert!(w.leads(0) && w.elected.len() == 1);
-    assert_eq!(standing(&w), 0);
 }
 
 /// A candidate that announces no anchor, or that of another session, is left alone.
@@ -138,4 +95,29 @@ fn withdrawing_session_begins_no_term() {
     w.run(LEAD / 2);
     assert_eq!(w.store.queue(b"f/").len(), 1);
     assert_eq!(w.leader(b"f/"), None);
+}
+
+#[test]
+fn session_whose_anchors_path_is_taken_takes_another_lease() {
+    let mut w = World::of(SETTINGS, 1, 1);
+    w.next(0, puts_anchor, Fate::RequestLost);
+    w.campaign(0);
+    w.run(ms(200));
+    let lease = w.nodes[0].lease().unwrap();
+    let anchor = crate::tests::key(&format!("~session/{lease:x}"));
+    w.store.put(&anchor, b"1500000 somebody else's", 0);
+    w.until("it leads", secs(3), |w| w.leads(0));
+    assert_ne!(w.nodes[0].lease(), Some(lease));
+}
+
+/// The work of a leader that shuts down may go on until its lease ends, for as long as reads are clean.
+#[test]
+fn clean_reads_go_on_while_work_winds_up() {
+    let mut w = seated(1);
+    w.nodes[0].work = Work::Never;
+    w.end(0, E, LostReason::Shutdown);
+    w.run(LEAD * 2);
+    assert!(w.leads(0), "its term is valid until the cutoff");
+    w.run(TTL);
+    assert!(!w.leads(0));
 }

@@ -69,35 +69,6 @@ fn two_candidates_behind_a_leader_ask_the_sessions_ahead_of_them() {
 }
 
 #[test]
-fn candidates_of_a_semaphore_ask_all_holders() {
-    let mut w = World::of(SETTINGS, 5, 1);
-    for node in 0..5 {
-        w.acquire(node, PERMITS, false);
-        w.run(ms(50));
-    }
-    w.run(ms(100));
-    let all: Vec<_> = (0..5).map(|node| asked(&mut w, node)).collect();
-    let behind = [Some(vec![0, 1]), Some(vec![0, 1, 2])];
-    assert_eq!(all, [&[None, None][..], &behind, &[None]].concat());
-}
-
-#[test]
-fn writer_behind_readers_asks_all_of_them() {
-    let mut w = World::of(SETTINGS, 6, 1);
-    for node in 0..3 {
-        w.acquire_shared(node, b"l/", false);
-        w.run(ms(50));
-    }
-    for node in 3..6 {
-        w.acquire(node, b"l/", false);
-        w.run(ms(50));
-    }
-    w.run(ms(100));
-    assert_eq!(asked(&mut w, 3), Some(vec![1, 2]), "the two before it");
-    assert_eq!(asked(&mut w, 5), None);
-}
-
-#[test]
 fn each_member_is_asked_by_two_others() {
     let mut w = World::of(SETTINGS, 4, 1);
     for node in 0..4 {
@@ -158,23 +129,6 @@ fn session_whose_anchor_is_gone_is_succeeded_without_a_suspicion() {
         w.join(2, b"f/", WatchScope::Auto, false);
         w.until("at once", ms(100), |w| w.leader(b"f/") == Some(2));
     }
-}
-
-/// Another client has overwritten it, so nobody knows for how long its session leads.
-#[test]
-fn session_with_an_unreadable_anchor_is_challenged_rarely() {
-    let mut w = seated(1);
-    let anchor = w.nodes[0].clean.clone().unwrap().0;
-    w.store
-        .put(&anchor, b"unreadable", w.nodes[0].lease().unwrap());
-    w.publish();
-    w.add_node();
-    w.campaign(1);
-    w.run(ms(100));
-    suspect(&mut w, 1, 0);
-    w.run(secs(30));
-    assert_eq!(w.count(1, challenges), 1);
-    assert!(w.leads(0) && w.elected.len() == 1);
 }
 
 /// Nothing shows whether it leads, so it must answer once.
@@ -261,45 +215,4 @@ fn suspicion_ends_with_the_place_behind_the_suspect() {
     w.campaign(1);
     w.run(LEAD * 2);
     assert_eq!(w.tally.of("condemned"), 0);
-}
-
-/// A session that was condemned is forgotten with its last key.
-#[test]
-fn condemned_session_is_deleted_everywhere_before_it_is_forgotten() {
-    let mut w = World::of(SETTINGS, 2, 1);
-    for node in 0..2 {
-        for election in ["e/", "f/"] {
-            w.join(node, election.as_bytes(), WatchScope::Auto, false);
-        }
-        w.run(ms(100));
-    }
-    w.pause(0, secs(5));
-    w.next(1, revokes, Fate::RequestLost);
-    w.next(1, condemns, Fate::Slow(ms(200)));
-    suspect(&mut w, 1, 0);
-    let leads = |w: &World| [E, b"f/"].iter().all(|e| w.leader(e) == Some(1));
-    w.until("it leads everywhere", wait() + ms(400), leads);
-}
-
-/// For a moment, requests of the candidate reach another cluster, such as by a wrong address.
-#[test]
-fn anchor_is_read_again_after_another_store_answered() {
-    let mut w = seated(1);
-    w.restored = true;
-    w.add_node();
-    w.next(1, finds, Fate::Delayed(ms(100)));
-    w.campaign(1);
-    w.until("it reads the anchor", secs(1), |w| w.count(1, finds) == 1);
-    let lease = w.nodes[0].lease();
-    w.relink(0, |l| l.requests_lost = true);
-    w.run(ms(20));
-    let store = w.store.clone();
-    w.store = crate::world::store::Store::new();
-    w.store.cluster = 8;
-    w.run(ms(100));
-    w.store = store;
-    w.relink(0, |l| l.requests_lost = false);
-    w.run(TTL * 2);
-    assert_eq!(w.nodes[0].lease(), lease);
-    assert_eq!(asked(&mut w, 1), Some(vec![0]));
 }

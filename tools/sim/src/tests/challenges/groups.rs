@@ -1,8 +1,8 @@
-//! Tests that members of a group watch each other, and that a silent one is gone after its time to answer.
+//! Tests that members of a group watch each other if their sessions allow challenges, and themselves alone otherwise.
 
-use super::elders::asked;
-use super::*;
-use crate::world::cluster::GROUP;
+use crate::tests::challenges::elders::asked;
+use crate::tests::challenges::*;
+use crate::world::cluster::{GROUP, GROUP as G};
 use crate::world::node::Node;
 use crate::world::{Fate, World};
 use eldest_core::action::Status;
@@ -46,14 +46,6 @@ fn each_member_of_a_group_is_asked_by_two_others() {
     }
 }
 
-/// Its own key or the group, the keys of those that it asks, and its challenges.
-#[test]
-fn only_the_two_eldest_members_watch_all_of_a_large_group() {
-    let w = group(6, 2);
-    let watches = w.nodes.iter().map(|n| n.core.watches().count());
-    assert_eq!(watches.collect::<Vec<_>>(), [2, 2, 4, 4, 4, 4]);
-}
-
 #[test]
 fn next_eldest_members_of_a_large_group_ask_the_youngest() {
     let mut w = group(7, 2);
@@ -64,21 +56,6 @@ fn next_eldest_members_of_a_large_group_ask_the_youngest() {
     }
     let expected = [Some(vec![5, 6]), Some(vec![2, 6]), None, None, None];
     assert_eq!(all_asked(&mut w, 2..7), expected);
-}
-
-#[test]
-fn two_silent_members_are_gone_one_after_the_other() {
-    let mut w = group(5, 64);
-    let silent = [2, 3].map(|node| {
-        w.pause(node, TTL * 2);
-        w.nodes[node].lease().unwrap()
-    });
-    for lease in silent {
-        w.give(4, |m, now| m.challenges(now).suspect(lease));
-    }
-    w.until("both are gone", wait() + ms(50), |w| {
-        w.store.queue(GROUP).len() == 3
-    });
 }
 
 /// Several members suspect it falsely.
@@ -131,21 +108,26 @@ fn member_that_may_not_read_its_anchor_leaves_until_it_may() {
     w.check_settled();
 }
 
-/// A session without challenges is neither watched nor challenged, and its key stays until its lease ends.
-#[test]
-fn member_without_challenges_is_in_the_group_until_its_lease_ends() {
-    let mut w = World::of(SETTINGS, 3, 1);
-    w.set_lead(1, Duration::ZERO);
-    for node in 0..3 {
-        w.join_group(node, GROUP);
-        w.run(ms(50));
+fn joined(nodes: usize) -> World {
+    let mut w = World::new(nodes, 1);
+    for node in 0..nodes {
+        w.join_group(node, G).expect("is no member yet");
     }
-    w.run(ms(300));
-    let expected = [Some(vec![2]), None, Some(vec![0])];
-    assert_eq!(all_asked(&mut w, 0..3), expected);
-    suspect(&mut w, 2, 1);
-    w.kill(1);
-    w.run(LEAD * 2);
-    assert_eq!(w.store.queue(GROUP).len(), 3);
-    w.until("its lease ends", TTL, |w| w.store.queue(GROUP).len() == 2);
+    w.run(ms(100));
+    w
+}
+
+/// Members that come and go cause no messages to the others.
+#[test]
+fn a_member_watches_its_own_key_alone() {
+    let mut w = joined(3);
+    for node in 0..3 {
+        assert_eq!(w.nodes[node].core.watches().count(), 1);
+    }
+    let before = w.count(2, |_| true);
+    w.leave(0, G);
+    w.run(ms(100));
+    w.join_group(0, G);
+    w.run(ms(100));
+    assert_eq!(w.count(2, |_| true), before, "no request");
 }

@@ -1,10 +1,12 @@
-//! Tests that a session which etcd does not let lead leaves the way to others, and comes back when it may lead.
+//! Tests sessions with different settings: those that may not lead leave the way to others, and come back when they may.
 
-use super::*;
-use crate::tests::challenges::mixing::seated_with;
+use crate::tests::challenges::*;
+use crate::tests::key;
+use crate::world::promise::Invariant;
 use crate::world::{Fate, World};
 use eldest_core::action::Class;
 use eldest_core::candidate::WatchScope;
+use eldest_core::txn::{Txn, When};
 
 /// The sessions of the first two allow challenges, and nobody behind them does.
 const MIXED: [Duration; 3] = [LEAD, LEAD, Duration::ZERO];
@@ -113,19 +115,6 @@ fn first_candidate_whose_reads_are_too_slow_lets_the_next_lead() {
 }
 
 #[test]
-fn writer_behind_a_reader_that_may_not_read_its_anchor_gets_the_lock() {
-    let mut w = World::of(SETTINGS, 2, 1);
-    w.set_lead(1, Duration::ZERO);
-    w.acquire_shared(0, b"l/", false);
-    w.run(ms(100));
-    w.acquire(1, b"l/", false);
-    w.run(ms(100));
-    deny(&mut w, 0, true);
-    let holds = |w: &World| w.leader(b"l/") == Some(1);
-    w.until("the writer holds it", LEAD * 5, holds);
-}
-
-#[test]
 fn member_that_may_not_read_its_anchor_leaves_its_partitions_to_others() {
     let mut w = World::of(SETTINGS, 2, 1);
     w.set_lead(1, Duration::ZERO);
@@ -160,4 +149,76 @@ fn new_candidate_of_a_session_that_may_not_read_its_anchor_is_refused() {
     w.run(LEAD);
     assert!(w.nodes[1].candidates[&slot].ended.is_some());
     assert!(w.store.queue(b"f/").is_empty());
+}
+
+/// Makes a world in which the sessions with these leads have joined in their order, and the first leads.
+fn seated_with(leads: &[Duration]) -> World {
+    let mut w = World::of(SETTINGS, leads.len(), 1);
+    for (node, lead) in leads.iter().enumerate() {
+        w.set_lead(node, *lead);
+        w.campaign(node);
+        w.run(ms(20));
+    }
+    assert!(w.leads(0));
+    w
+}
+
+/// The challenger's clock is as fast as it may be, the leader's as slow, and no margin is left.
+#[test]
+fn clocks_at_the_bound_leave_no_overlap() {
+    let bound = 100_000;
+    let settings = Settings {
+        drift_ppm: bound as u32,
+        tight: true,
+        ..SETTINGS
+    };
+    let mut w = World::of(settings, 2, 1);
+    for (node, rate) in [(0, -bound), (1, bound)] {
+        w.nodes[node].rate_ppm = rate;
+        w.campaign(node);
+        w.run(ms(20));
+    }
+    until_read(&mut w, 0);
+    w.pause(0, secs(4));
+    suspect(&mut w, 1, 0);
+    // A term that is valid when its key is deleted breaks the story.
+    w.until("it is replaced", LEAD * 2, |w| w.leads(1));
+}
+
+#[test]
+fn step_of_a_session_without_challenges_breaks_a_promise() {
+    for parties in [(0, 1), (1, 0)] {
+        let mut w = seated_with(&[Duration::ZERO, LEAD]);
+        w.recording = false;
+        let own = w.store.queue(E)[parties.1].clone();
+        let when = vec![
+            When::NotCreated(key("~session/0"), 1),
+            When::Created(own.key, own.create_revision),
+        ];
+        let ask = Ask::Transact(Txn {
+            when,
+            then: Vec::new(),
+            otherwise: Vec::new(),
+        });
+        w.transact(parties.0, &ask);
+        let broken = w.broken.map(|broken| broken.invariant);
+        assert_eq!(broken, Some(Invariant::Plain));
+    }
+}
+
+/// The first node goes on leading for a while after its last clean read.
+#[test]
+fn overlap_after_an_anchor_was_deleted_is_excused_no_longer() {
+    let mut w = seated(2);
+    until_read(&mut w, 0);
+    w.pause(0, secs(4));
+    w.delete_anchor(0, false);
+    suspect(&mut w, 1, 0);
+    let leads = |w: &World, node: usize| w.nodes[node].valid(E, w.now).is_some();
+    w.until("both lead", ms(50), |w| leads(w, 0) && leads(w, 1));
+    w.recording = false;
+    let lead = w.nodes[0].lead.clone().unwrap();
+    lead.deadline.set(lead.deadline.get().after(LEAD * 2));
+    w.run(LEAD * 2);
+    assert_eq!(w.broken.unwrap().invariant, Invariant::Overlap);
 }

@@ -1,16 +1,10 @@
 //! Tests sessions that allow challenges, each rule in one story.
 
-mod absence;
 mod answering;
 mod condemning;
 mod elders;
 mod groups;
 mod making_way;
-mod meddling;
-mod mixing;
-mod noticing;
-mod pairing;
-mod reading;
 
 use std::time::Duration;
 
@@ -68,13 +62,6 @@ fn leads_until(sent: Time) -> Time {
     sent.after(lasts)
 }
 
-/// Returns when the node sent its last request of that kind, by its own clock.
-fn sent(w: &World, node: usize, what: fn(&Ask) -> bool) -> Time {
-    let of_node = w.asked.iter().rev().filter(|(_, n, _)| *n == node);
-    let (at, ..) = of_node.into_iter().find(|(.., ask)| what(ask)).unwrap();
-    w.nodes[node].local(*at)
-}
-
 /// How long a challenger counts before it condemns a suspect.
 fn wait() -> Duration {
     LEAD.mul_f64(1.001) + LEAD / 20
@@ -88,14 +75,6 @@ fn suspect(w: &mut World, node: usize, of: usize) {
 fn trust_again(w: &mut World, node: usize, of: usize) {
     let lease = w.nodes[of].lease().unwrap();
     w.give(node, |m, now| m.challenges(now).trust_again(lease));
-}
-
-impl World {
-    /// Returns true if both nodes lead, each by its own clock.
-    fn leads_beside(&self, node: usize, other: usize) -> bool {
-        let leads = |node: usize| self.nodes[node].valid(E, self.now).is_some();
-        leads(node) && leads(other)
-    }
 }
 
 /// Returns how many challenges stand.

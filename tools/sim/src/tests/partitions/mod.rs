@@ -1,9 +1,5 @@
 //! Tests members that share partitions, each rule in one story.
 
-mod evacuating;
-mod keeping;
-mod meddling;
-mod moving;
 mod taking;
 mod warming;
 
@@ -119,14 +115,5 @@ impl World {
         if let Some((slot, _)) = self.nodes[node].candidate(&prefix_of(count)) {
             self.give(node, |m, now| m.leave(now, slot, EndReason::Left));
         }
-    }
-}
-
-impl World {
-    /// Adds a node, which shares as well.
-    fn share_more(&mut self, count: u32) {
-        self.add_node();
-        let node = self.nodes.len() - 1;
-        self.join_partitions(node, count);
     }
 }

@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::tests::TTL;
 use crate::tests::asks::secs;
-use crate::tests::{GRACE, TTL};
 use crate::world::World;
 use crate::world::home::Home;
-use crate::world::node::Work;
 use crate::world::partitions::prefix_of;
-use eldest_core::reason::LostReason;
 
 const COUNT: u32 = 8;
 /// How long an owner waits for the next one.
@@ -88,40 +86,6 @@ fn owner_gives_partitions_up_at_the_limit_whatever_changes() {
 }
 
 #[test]
-fn each_move_of_a_partition_has_the_whole_limit() {
-    let mut w = joining();
-    w.run(LIMIT * 3 / 4);
-    w.leave_partitions(1, COUNT);
-    w.run(secs(1));
-    w.join_partitions(1, COUNT);
-    w.run(LIMIT * 3 / 4);
-    assert_eq!(w.loads(COUNT), [8, 0], "the wait begins again");
-    w.until("the limit", LIMIT / 2, |w| w.loads(COUNT) == [4, 4]);
-}
-
-#[test]
-fn owner_awaits_nobody_that_does_not_prepare() {
-    let mut w = World::new(2, 1);
-    w.nodes[0].warmth.within = LIMIT;
-    w.join_partitions(0, COUNT);
-    w.until("owned", secs(2), |w| w.all_owned(COUNT));
-    w.join_partitions(1, COUNT);
-    w.until("moved", secs(1), |w| w.loads(COUNT) == [4, 4]);
-}
-
-#[test]
-fn member_that_leaves_or_dies_keeps_nothing_back() {
-    let mut w = joining();
-    w.leave_partitions(0, COUNT);
-    w.until("all move", GRACE + secs(1), |w| w.loads(COUNT)[1] == 8);
-    let mut w = joining();
-    w.kill(0);
-    w.until("all move", TTL + secs(4), |w| w.loads(COUNT)[1] == 8);
-    w.run(secs(1));
-    assert_eq!(coming(&w, 1), BTreeSet::new());
-}
-
-#[test]
 fn evacuated_owner_keeps_partitions_until_the_others_are_ready() {
     let mut w = World::new(2, 1);
     for (node, home) in [Home::East, Home::West].into_iter().enumerate() {
@@ -137,25 +101,4 @@ fn evacuated_owner_keeps_partitions_until_the_others_are_ready() {
     assert_eq!((all.len(), w.loads(COUNT)), (4, vec![4, 4]));
     says_ready(&mut w, 1, all);
     w.until("all move", secs(1), |w| w.loads(COUNT) == [0, 8]);
-}
-
-#[test]
-fn owner_drains_its_work_before_the_ready_owner_takes_the_partition() {
-    let mut w = joining();
-    w.nodes[0].work = Work::Never;
-    let all = coming(&w, 1);
-    says_ready(&mut w, 1, all.clone());
-    let key = |partition| eldest_core::partitions::partition_key(&prefix_of(COUNT), partition);
-    let first = *all.first().unwrap();
-    w.until("asked to hand over", secs(1), |w| {
-        let term = w.nodes[0].term_of(&key(first)).unwrap();
-        term.reason == Some(LostReason::Reassigned)
-    });
-    assert!(w.owns(0, COUNT, first), "valid for the grace period");
-    assert!(!w.owns(1, COUNT, first));
-    w.drop_leadership(0, &key(first));
-    w.until("taken", secs(1), |w| w.owns(1, COUNT, first));
-    w.until("work is dropped", GRACE + secs(1), |w| {
-        w.loads(COUNT) == [4, 4]
-    });
 }

@@ -1,27 +1,13 @@
-//! Tests resigning, leaving and closing: which keys are released, and in which order.
+//! Tests the ends of terms and sessions: which keys are released, and when.
 
 use std::sync::Arc;
 
-use super::*;
-use crate::tests::E;
-use crate::tests::TTL;
+use crate::tests::scenarios::*;
+use crate::tests::{E, GRACE, TTL};
 use crate::world::node::Work;
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Note, SessionState, Status};
-use eldest_core::candidate::WatchScope;
+use eldest_core::action::{Note, Status};
 use eldest_core::reason::{EndReason, LostReason};
-
-#[test]
-fn a_lease_lost_while_closing_does_not_reopen_the_session() {
-    let mut w = World::new(1, 1);
-    w.campaign(0);
-    w.next(0, joins, Fate::Refused(Class::LeaseGone));
-    w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
-    w.close(0);
-    w.until("closed", secs(1), |w| w.nodes[0].closed());
-    assert_eq!(w.count(0, revokes), 1);
-    assert!(w.store.leases().is_empty(), "revoked first, closed then");
-}
 
 fn ended(w: &World, node: usize) -> Option<EndReason> {
     let (reason, _) = w.nodes[node].candidate(E)?.1.ended.as_ref()?;
@@ -52,24 +38,6 @@ fn the_key_is_released_when_the_work_has_ended() {
 }
 
 #[test]
-fn next_candidacy_may_follow_a_released_key_despite_running_work() {
-    for reason in [LostReason::Resigned, LostReason::Shutdown] {
-        let mut w = World::seated(2);
-        w.nodes[0].work = Work::Never;
-        w.end(0, E, reason);
-        assert!(
-            w.join(0, E, WatchScope::Auto, false).is_none(),
-            "its key stands"
-        );
-        w.until("released", TTL, |w| w.count(0, deletes) == 1);
-        assert!(
-            w.join(0, E, WatchScope::Auto, false).is_some(),
-            "{reason:?}"
-        );
-    }
-}
-
-#[test]
 fn candidate_has_left_when_its_released_key_is_deleted() {
     let mut w = World::seated(2);
     w.nodes[0].work = Work::Never;
@@ -84,22 +52,6 @@ fn candidate_has_left_when_its_released_key_is_deleted() {
 }
 
 #[test]
-fn leadership_dropped_after_its_loss_rejoins_at_the_back() {
-    let mut w = World::seated(2);
-    w.nodes[0].work = Work::Never;
-    w.relink(0, |l| l.answers_lost = true);
-    w.until("over", TTL, |w| {
-        w.nodes[0].term_of(E).unwrap().reason.is_some()
-    });
-    w.relink(0, |l| l.answers_lost = false);
-    w.drop_leadership(0, E);
-    w.run(secs(3));
-    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
-    assert!(w.leads(1));
-    w.check_settled();
-}
-
-#[test]
 fn closing_session_abandons_its_release_after_two_ttl() {
     let mut w = World::seated(2);
     w.relink(0, |l| (l.requests_lost, l.answers_lost) = (true, true));
@@ -109,51 +61,6 @@ fn closing_session_abandons_its_release_after_two_ttl() {
     w.run(ms(20));
     assert!(w.nodes[0].closed());
     assert!(w.leads(1));
-}
-
-#[test]
-fn a_session_that_never_campaigned_closes_at_once() {
-    let mut w = World::new(1, 1);
-    w.close(0);
-    assert!(w.nodes[0].closed());
-    assert!(w.asked.is_empty());
-}
-
-#[test]
-fn a_session_closed_while_its_grant_is_under_way_leaves_no_lease() {
-    for (fate, within) in [
-        (Fate::Slow(ms(100)), ms(0)),
-        // No session knows that the lease was granted, so it expires.
-        (Fate::AnswerLost, TTL),
-        (Fate::Refused(Class::Backoff), ms(0)),
-    ] {
-        let mut w = World::new(1, 1);
-        w.next(0, grants, fate);
-        w.campaign(0);
-        w.run(ms(20));
-        w.close(0);
-        w.until("closed", secs(1), |w| w.nodes[0].closed());
-        w.until("no lease", within, |w| w.store.leases().is_empty());
-    }
-}
-
-#[test]
-fn a_candidacy_in_a_closing_session_ends_at_once() {
-    let mut w = World::seated(1);
-    w.nodes[0].work = Work::Never;
-    w.close(0);
-    w.join(0, b"f/", WatchScope::Auto, false);
-    let candidate = w.nodes[0].candidate(b"f/").unwrap().1;
-    assert!(matches!(
-        candidate.ended,
-        Some((EndReason::SessionClosed, None))
-    ));
-    w.until("closed", TTL * 2, |w| w.nodes[0].closed());
-    assert_eq!(
-        w.nodes[0].session_states.last(),
-        Some(&SessionState::Closed)
-    );
-    assert!(w.store.leases().is_empty() && w.store.entries().next().is_none());
 }
 
 #[test]
@@ -191,4 +98,60 @@ fn late_answer_about_an_earlier_term_does_not_end_the_present_one() {
         assert_eq!(w.nodes[0].term_of(E).unwrap().reason, None, "{reason:?}");
         assert_eq!(ended(&w, 0), None);
     }
+}
+
+const BEHIND: Option<Status> = Some(Status::waiting(1));
+
+/// Returns the released state of the node's latest term, as its handles report it.
+fn released(w: &World, node: usize) -> bool {
+    let term = w.nodes[node].term_of(E).unwrap();
+    w.nodes[node].core.is_released(term.slot, term.id)
+}
+
+#[test]
+fn a_stalled_term_is_valid_for_the_grace_period_whatever_its_lease() {
+    let mut w = World::seated(2);
+    w.nodes[0].work = Work::Never;
+    let since = w.nodes[0].local(w.now);
+    w.end(0, E, LostReason::Stalled);
+    let term = w.nodes[0].term_of(E).unwrap();
+    assert_eq!(term.cutoff().since(since), GRACE);
+    assert!(w.leads(0), "so that its work may wind up");
+    w.run(GRACE.saturating_sub(ms(10)));
+    assert!(w.leads(0));
+    w.run(ms(20));
+    assert!(!w.leads(0));
+    w.until("released", ms(250), |w| w.count(0, deletes) == 1);
+    w.until("the next leads", ms(50), |w| w.leads(1));
+    assert_eq!(w.count(0, revokes), 0, "its lease is healthy");
+    w.run(TTL * 2);
+    assert_eq!(w.count(0, joins), 1, "not while its work goes on");
+    w.drop_leadership(0, E);
+    w.run(ms(50));
+    assert_eq!(w.nodes[0].status(E), BEHIND);
+}
+
+#[test]
+fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
+    let mut w = World::seated(2);
+    assert!(!released(&w, 0), "it leads");
+    w.next(0, deletes, Fate::RequestLost);
+    w.nodes[0].work = Work::After(ms(100));
+    w.end(0, E, LostReason::SteppedDown);
+    assert!(!released(&w, 0), "its work goes on");
+    w.until("asked for", secs(1), |w| w.count(0, deletes) == 1);
+    w.run(ms(5));
+    assert!(!released(&w, 0), "asked for, not confirmed");
+    let releases = |w: &World| w.nodes[0].candidate(E).unwrap().1.releases;
+    assert_eq!(releases(&w), 0);
+    w.until("the next leads", secs(1), |w| w.leads(1));
+    w.run(ms(50));
+    assert!(released(&w, 0));
+    assert_eq!(releases(&w), 1, "notified");
+    // The next term does not affect the record of the last one.
+    let first = w.nodes[0].term_of(E).unwrap().id;
+    w.drop_leadership(1, E);
+    w.until("its next turn", ms(50), |w| w.leads(0));
+    let slot = w.nodes[0].candidate(E).unwrap().0;
+    assert!(w.nodes[0].core.is_released(slot, first) && !released(&w, 0));
 }

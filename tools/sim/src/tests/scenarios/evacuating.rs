@@ -1,45 +1,19 @@
-//! Tests evacuated data centres: their members let others lead, but a leader without a successor keeps leading.
+//! Tests leaders that must give way, by the evacuation of a data centre or by an order: never without a successor, and for a while not to a
+//! cold one.
 
-use super::*;
-use crate::tests::{E, GRACE, TTL};
+use std::time::Duration;
+
+use crate::tests::scenarios::*;
+use crate::tests::{E, GRACE, SCOPES, TTL};
 use crate::world::home::{Home, MARKS};
 use crate::world::node::Work;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
-use eldest_core::action::{Note, Status};
-use eldest_core::candidate::WatchScope;
-use eldest_core::reason::LostReason;
-
 use Home::{East, Nowhere, West};
-
-const SCOPES: [WatchScope; 3] = [
-    WatchScope::Auto,
-    WatchScope::Everyone,
-    WatchScope::Predecessor,
-];
-
-/// Makes a world whose nodes, in these places, have joined in that order, and whose first node leads.
-fn seated(scope: WatchScope, homes: &[Home]) -> World {
-    let mut w = World::new(homes.len(), 1);
-    for (node, home) in homes.iter().enumerate() {
-        w.nodes[node].home = *home;
-        w.join(node, E, scope, false);
-        w.run(ms(20));
-    }
-    assert!(w.leads(0));
-    w
-}
-
-/// Returns the nodes in the order of their keys.
-fn order(w: &World) -> Vec<usize> {
-    let queue = w.store.queue(E);
-    let node = |lease| (0..w.nodes.len()).find(|n| w.nodes[*n].lease() == Some(lease));
-    queue.iter().filter_map(|e| node(e.lease)).collect()
-}
-
-fn terms(w: &World, node: usize) -> usize {
-    w.elected.iter().filter(|e| e.node == node).count()
-}
+use eldest_core::action::{Ask, Note, Status};
+use eldest_core::candidate::WatchScope;
+use eldest_core::evacuation::step_down_key;
+use eldest_core::reason::LostReason;
 
 fn joined(w: &World) -> usize {
     (0..w.nodes.len()).map(|n| w.count(n, joins)).sum()
@@ -48,19 +22,19 @@ fn joined(w: &World) -> usize {
 #[test]
 fn leader_resigns_after_its_work_and_the_eldest_elsewhere_leads() {
     for scope in SCOPES {
-        let mut w = seated(scope, &[East, East, West, Nowhere]);
+        let mut w = World::at_home(scope, &[East, East, West, Nowhere]);
         w.nodes[0].work = Work::After(GRACE / 2);
         w.evacuate(East, None);
         w.run(ms(20));
         let term = w.nodes[0].term_of(E).unwrap();
         assert_eq!(term.reason, Some(LostReason::Evacuated), "{scope:?}");
         assert!(w.leads(0), "so that its work may wind up");
-        assert!(order(&w).starts_with(&[0]), "its key stands meanwhile");
+        assert!(w.order().starts_with(&[0]), "its key stands meanwhile");
         w.run(GRACE / 2);
         assert!(w.leads(2), "{scope:?}: age decides among the others");
         w.run(secs(1));
-        assert_eq!(order(&w)[..2], [2, 3], "{scope:?}");
-        assert_eq!((terms(&w, 1), terms(&w, 0)), (0, 1), "{scope:?}");
+        assert_eq!(w.order()[..2], [2, 3], "{scope:?}");
+        assert_eq!((w.terms(1), w.terms(0)), (0, 1), "{scope:?}");
         let moved = joined(&w);
         w.run(TTL * 3);
         assert_eq!(joined(&w), moved, "{scope:?}: nobody moves again");
@@ -70,7 +44,7 @@ fn leader_resigns_after_its_work_and_the_eldest_elsewhere_leads() {
 
 #[test]
 fn work_that_ignores_the_order_is_over_after_the_grace_period() {
-    let mut w = seated(WatchScope::Auto, &[East, West]);
+    let mut w = World::at_home(WatchScope::Auto, &[East, West]);
     w.nodes[0].work = Work::Never;
     let since = w.nodes[0].local(w.now);
     w.evacuate(East, None);
@@ -87,17 +61,17 @@ fn work_that_ignores_the_order_is_over_after_the_grace_period() {
 #[test]
 fn leader_without_rivals_continues_until_a_candidate_elsewhere_joins() {
     for scope in SCOPES {
-        let mut w = seated(scope, &[East, East]);
+        let mut w = World::at_home(scope, &[East, East]);
         w.evacuate(East, None);
         w.run(TTL * 2);
         assert!(w.leads(0), "{scope:?}");
-        assert_eq!(terms(&w, 0), 1, "{scope:?}: the same term");
+        assert_eq!(w.terms(0), 1, "{scope:?}: the same term");
         w.add_node();
         w.nodes[2].home = West;
         w.join(2, E, scope, false);
         w.until("who came leads", secs(1), |w| w.leads(2));
         w.run(secs(1));
-        assert_eq!((order(&w)[0], terms(&w, 1)), (2, 0), "{scope:?}");
+        assert_eq!((w.order()[0], w.terms(1)), (2, 0), "{scope:?}");
         // The lead returns when that node leaves.
         w.leave(2, E);
         w.drop_leadership(2, E);
@@ -114,91 +88,27 @@ fn leader_without_rivals_continues_until_a_candidate_elsewhere_joins() {
 #[test]
 fn a_leader_does_not_give_way_for_a_key_without_a_lease() {
     for scope in SCOPES {
-        let mut w = seated(scope, &[East]);
+        let mut w = World::at_home(scope, &[East]);
         w.store.put(&Key::from(*b"e/foreign"), b"", 0);
         w.publish();
         w.evacuate(East, None);
         w.run(TTL * 2);
-        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
+        assert!(w.leads(0) && w.terms(0) == 1, "{scope:?}");
     }
 }
 
 /// The orders are read again before the queue, which still shows a candidate that has left meanwhile.
 #[test]
 fn leader_with_an_outdated_queue_does_not_resign_by_it() {
-    let mut w = seated(WatchScope::Everyone, &[East, West]);
+    let mut w = World::at_home(WatchScope::Everyone, &[East, West]);
     let lists_queue = |ask: &Ask| matches!(ask, Ask::List { prefix, .. } if **prefix == *E);
     w.the_next(1, 0, lists_queue, Fate::AnswerLost);
     w.disturb_watches(0, true);
     w.leave(1, E);
     w.evacuate(East, None);
     w.run(TTL * 2);
-    assert!(w.leads(0) && terms(&w, 0) == 1);
+    assert!(w.leads(0) && w.terms(0) == 1);
     w.check_settled();
-}
-
-#[test]
-fn lifting_one_of_two_orders_leaves_the_other_in_force() {
-    let mut w = seated(WatchScope::Auto, &[East, West, West]);
-    w.evacuate(West, None);
-    w.evacuate(East, None);
-    w.run(secs(1));
-    assert!(w.leads(0), "nobody is elsewhere");
-    w.lift(West);
-    w.until("they are now", secs(1), |w| w.leads(1));
-    w.evacuate(West, None);
-    w.lift(East);
-    // The lead has moved just before.
-    w.until("and again", secs(6), |w| w.leads(0));
-    w.run(TTL);
-    w.check_settled();
-}
-
-#[test]
-fn expired_order_moves_no_leader_back() {
-    let mut w = seated(WatchScope::Auto, &[East, West]);
-    w.evacuate(East, Some(secs(3)));
-    w.until("the other leads", secs(1), |w| w.leads(1));
-    w.run(secs(5));
-    assert!(!w.is_evacuated(East));
-    w.run(TTL);
-    assert!(w.leads(1) && terms(&w, 0) == 1);
-    assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
-    w.drop_leadership(1, E);
-    w.until("age decides as ever", secs(1), |w| w.leads(0));
-    w.run(secs(1));
-    w.check_settled();
-}
-
-/// Returns how many requests of each kind the nodes sent, and the number of their watches.
-fn asked(w: &World) -> (usize, usize) {
-    let watches = w.nodes.iter().map(|n| n.core.watches().count()).sum();
-    (w.asked.len(), watches)
-}
-
-#[test]
-fn a_session_watches_one_key_range_more_wherever_it_is() {
-    let run = |home: Home| {
-        let mut w = World::new(1, 1);
-        w.nodes[0].home = home;
-        let mut costs = Vec::new();
-        for election in [E, b"f/"] {
-            let before = asked(&w);
-            w.join(0, election, WatchScope::Everyone, false);
-            w.run(ms(200));
-            let after = asked(&w);
-            costs.push((after.0 - before.0, after.1 - before.1));
-        }
-        costs
-    };
-    for home in [Nowhere, East] {
-        let [(first, watches), (second, more)] = run(home)[..] else {
-            panic!("two elections");
-        };
-        assert_eq!((watches, more), (2, 1), "{home:?}: the marks have one");
-        // The first join also grants, opens and verifies the lease.
-        assert!(first <= second + 5, "{home:?}: {first} {second}");
-    }
 }
 
 #[test]
@@ -223,33 +133,14 @@ fn session_that_needs_no_marks_ignores_a_missing_permission() {
 }
 
 #[test]
-fn order_causes_no_requests_elsewhere_or_behind_other_candidates() {
-    let mut w = seated(WatchScope::Everyone, &[West, East, East, Nowhere]);
-    let before = w
-        .asked
-        .iter()
-        .filter(|(.., ask)| !renews(ask) && !verifies(ask))
-        .count();
-    w.evacuate(East, None);
-    w.run(secs(1));
-    let after = w
-        .asked
-        .iter()
-        .filter(|(.., ask)| !renews(ask) && !verifies(ask))
-        .count();
-    assert_eq!(before, after);
-    assert_eq!(order(&w), [0, 1, 2, 3]);
-}
-
-#[test]
 fn follower_in_a_long_queue_moves_once_for_each_order() {
     let mut homes = vec![East; 5];
     homes.extend([West; 2]);
-    let mut w = seated(WatchScope::Predecessor, &homes);
+    let mut w = World::at_home(WatchScope::Predecessor, &homes);
     w.nodes[0].work = Work::After(GRACE / 2);
     w.evacuate(East, None);
     w.run(ms(100));
-    assert!(order(&w).starts_with(&[0, 5, 6]), "nobody delays the west");
+    assert!(w.order().starts_with(&[0, 5, 6]), "nobody delays the west");
     w.until("the west leads", GRACE / 2, |w| w.leads(5));
     w.run(secs(1));
     assert_eq!(joined(&w), 7 + 5);
@@ -258,29 +149,13 @@ fn follower_in_a_long_queue_moves_once_for_each_order() {
     w.check_settled();
 }
 
-#[test]
-fn locks_stay_with_their_holders() {
-    let mut w = seated(WatchScope::Auto, &[East, West]);
-    w.acquire(0, b"l/", false);
-    w.run(ms(50));
-    w.acquire(1, b"l/", false);
-    w.evacuate(East, None);
-    w.run(secs(2));
-    assert!(w.leads(1));
-    assert_eq!(w.leader(b"l/"), Some(0));
-    // A node whose watch begins again keeps its place, too.
-    w.disturb_watches(0, true);
-    w.run(secs(2));
-    assert_eq!(w.leader(b"l/"), Some(0));
-}
-
 /// Alternating orders move the lead, but do not keep every node from it.
 #[test]
 fn alternating_orders_leave_a_leader() {
     const SAMPLES: usize = 400;
     for scope in SCOPES {
         for work in [Work::After(ms(2)), Work::After(GRACE / 2)] {
-            let mut w = seated(scope, &[East, West, East, West]);
+            let mut w = World::at_home(scope, &[East, West, East, West]);
             w.nodes.iter_mut().for_each(|node| node.work = work);
             let mut led = 0;
             for sample in 0..SAMPLES {
@@ -309,4 +184,142 @@ fn alternating_orders_leave_a_leader() {
             w.check_settled();
         }
     }
+}
+
+/// How long an order lasts.
+const STANDS: Duration = Duration::from_secs(600);
+
+#[test]
+fn order_for_another_key_moves_no_leader() {
+    let mut w = World::at_home(WatchScope::Auto, &[Nowhere; 2]);
+    let queue = w.store.queue(E);
+    let (first, second) = (&queue[0], &queue[1]);
+    let ttl = STANDS;
+    w.store.perform(w.now, &Ask::Grant { ttl }, Some(-1));
+    for (key, created) in [
+        (&first.key[..], first.create_revision + 1),
+        (b"e/7f", first.create_revision),
+        (&second.key, second.create_revision),
+    ] {
+        let order = step_down_key(MARKS, key, created);
+        w.store.put(&order.into(), b"", -1);
+    }
+    w.publish();
+    w.run(TTL);
+    assert!(w.leads(0) && w.terms(0) == 1);
+    assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
+}
+
+#[test]
+fn leader_does_not_step_down_for_evacuated_candidates_unless_evacuated() {
+    let mut w = World::at_home(WatchScope::Auto, &[East, West]);
+    w.evacuate(West, None);
+    w.order_step_down(E, STANDS);
+    w.run(TTL);
+    assert!(w.leads(0) && w.terms(0) == 1, "it would lead again");
+    w.evacuate(East, None);
+    w.until("both are", secs(6), |w| w.leads(1));
+    w.run(TTL);
+    assert_eq!((w.terms(0), w.terms(1)), (1, 1));
+    w.check_settled();
+}
+
+/// How long a leader waits for a warm successor.
+const LIMIT: Duration = Duration::from_secs(20);
+/// The time that a hand-over takes at most, with the pause between two moves of the lead.
+const HAND_OVER: Duration = Duration::from_secs(6);
+
+/// Makes a world whose nodes are in these places and not warm, and whose first node leads.
+fn cold(scope: WatchScope, homes: &[Home]) -> World {
+    World::standing(scope, homes, |node, home| {
+        node.home = *home;
+        (node.warmth.is_cold, node.warmth.within) = (true, LIMIT);
+    })
+}
+
+fn says(w: &mut World, node: usize, is_cold: bool) {
+    w.nodes[node].warmth.is_cold = is_cold;
+    w.announce(node, E);
+}
+
+#[test]
+fn leader_leads_on_until_its_successor_is_warm() {
+    for scope in SCOPES {
+        for home in [Nowhere, East] {
+            let mut w = cold(scope, &[home, West, West]);
+            match home {
+                Nowhere => w.order_step_down(E, STANDS),
+                home => w.evacuate(home, None),
+            }
+            w.run(LIMIT / 2);
+            assert!(w.leads(0), "{scope:?}, {home:?}");
+            // The warmth of another candidate changes neither the order nor the wait.
+            says(&mut w, 2, false);
+            w.run(LIMIT / 4);
+            assert!(w.leads(0) && w.terms(0) == 1, "{scope:?}, {home:?}");
+            says(&mut w, 1, false);
+            w.until("the eldest of the others leads", secs(1), |w| w.leads(1));
+            let term = w.nodes[0].term_of(E).unwrap();
+            let reasons = [LostReason::Ordered, LostReason::Evacuated];
+            assert_eq!(term.reason, Some(reasons[usize::from(home == East)]));
+            w.run(TTL);
+            w.check_settled();
+        }
+    }
+}
+
+#[test]
+fn leader_gives_way_to_a_cold_successor_at_the_limit() {
+    let mut w = cold(WatchScope::Auto, &[Nowhere; 2]);
+    w.order_step_down(E, STANDS);
+    // Neither changes of the queue nor a broken watch extend the time.
+    for second in 1..LIMIT.as_secs() {
+        says(&mut w, 1, true);
+        w.disturb_watches(0, second % 2 == 0);
+        w.run(secs(1));
+        assert!(w.leads(0), "after {second} s");
+    }
+    w.until("the limit has passed", secs(2), |w| w.leads(1));
+    assert_eq!((w.terms(0), w.terms(1)), (1, 1));
+    w.run(TTL);
+    w.check_settled();
+}
+
+#[test]
+fn waiting_candidate_moves_behind_a_cold_one_at_once() {
+    let mut w = cold(WatchScope::Everyone, &[East, East, West]);
+    w.evacuate(East, None);
+    w.run(secs(1));
+    assert!(w.leads(0));
+    assert_eq!(w.nodes[1].status(E), Some(Status::waiting(2)));
+    assert_eq!(w.nodes[2].status(E), Some(Status::waiting(1)));
+}
+
+#[test]
+fn each_order_and_each_term_has_the_whole_limit() {
+    let mut w = cold(WatchScope::Auto, &[Nowhere; 2]);
+    for _ in 0..2 {
+        w.order_step_down(E, LIMIT / 2);
+        w.run(LIMIT * 3 / 4);
+        assert!(w.leads(0), "the order has ended");
+    }
+    w.order_step_down(E, STANDS);
+    w.run(LIMIT * 19 / 20);
+    assert!(w.leads(0) && w.terms(0) == 1);
+    w.until("the limit has passed", secs(2), |w| w.leads(1));
+
+    // The mark of the data centre stands from one term to the next.
+    let mut w = cold(WatchScope::Auto, &[East, West]);
+    w.evacuate(East, None);
+    w.until("the limit has passed", LIMIT + HAND_OVER, |w| w.leads(1));
+    w.leave(1, E);
+    w.drop_leadership(1, E);
+    w.until("nobody else is left", secs(1), |w| w.leads(0));
+    w.run(LIMIT);
+    w.join(1, E, WatchScope::Auto, false);
+    w.run(LIMIT * 19 / 20);
+    assert!(w.leads(0), "it waits as long as in its first term");
+    w.until("the limit has passed", HAND_OVER, |w| w.leads(1));
+    w.run(TTL);
+    w.check_settled();
 }

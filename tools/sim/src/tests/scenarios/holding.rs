@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::tests::{TTL, key};
+use crate::world::World;
 use crate::world::cluster::PERMITS;
-use crate::world::{Fate, World};
-use eldest_core::action::{Class, Note};
+use eldest_core::action::Class;
 use eldest_core::reason::EndReason;
 
 const L: &[u8] = b"l/";
@@ -95,23 +95,6 @@ fn attempt_does_not_compare_with_revisions_of_a_former_store() {
 }
 
 #[test]
-fn an_attempt_whose_answer_was_lost_is_found_again_or_taken_away() {
-    let mut w = World::new(1, 1);
-    w.next(0, joins, Fate::AnswerLost);
-    w.acquire(0, L, true);
-    w.until("it holds", secs(1), |w| w.leader(L) == Some(0));
-
-    let mut w = World::new(1, 1);
-    w.next(0, joins, Fate::AnswerLost);
-    w.acquire(0, L, true);
-    w.until("it was sent", secs(1), |w| w.count(0, joins) == 1);
-    w.give_up(0, L);
-    w.run(secs(20));
-    w.check_settled();
-    assert!(w.store.queue(L).is_empty());
-}
-
-#[test]
 fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_refused() {
     let mut w = World::new(2, 1);
     for _ in 0..3 {
@@ -131,22 +114,6 @@ fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_refused() {
         Some((EndReason::Refused, Some(Class::Mismatch)))
     );
     assert!(w.store.queue(PERMITS).is_empty());
-}
-
-#[test]
-fn key_without_a_lease_before_a_lock_is_reported_and_kept() {
-    let mut w = World::new(2, 1);
-    w.store.put(&key("l/0"), b"", 0);
-    w.acquire(0, L, false);
-    w.run(ms(50));
-    w.acquire(1, L, false);
-    w.run(ms(50));
-    for node in 0..2 {
-        let blocked = |n: &Note| matches!(n, Note::Blocked { key, .. } if **key == *b"l/0");
-        assert_eq!(w.nodes[node].noted(blocked), 1, "node {node}");
-    }
-    w.delete(&key("l/0"));
-    w.until("it holds", ms(100), |w| w.leader(L) == Some(0));
 }
 
 #[test]

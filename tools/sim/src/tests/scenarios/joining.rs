@@ -1,9 +1,10 @@
-//! Tests how a key comes to exist, and which session owns it.
+//! Tests how a key comes to exist, which session owns it, and how its value changes.
 
-use super::*;
+use crate::tests::asks::{joins, secs};
+use crate::tests::scenarios::*;
 use crate::tests::{E, key};
 use crate::world::{Fate, World};
-use eldest_core::action::{Class, Status};
+use eldest_core::action::Class;
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::EndReason;
 
@@ -134,29 +135,6 @@ fn candidate_leaving_during_an_earlier_join_does_not_free_its_key() {
 }
 
 #[test]
-fn key_whose_deletion_was_requested_is_never_adopted() {
-    // The deletion is lost, so the key still exists when the node comes back.
-    for fate in [Fate::RequestLost, Fate::AnswerLost, Fate::Late(secs(2))] {
-        let mut w = World::seated(2);
-        let token = w.elected[0].token;
-        w.the_next(2, 0, deletes, fate);
-        w.drop_leadership(0, E);
-        assert!(w.join(0, E, WatchScope::Auto, false).is_some());
-        w.run(ms(100));
-        assert_eq!(
-            w.count(0, joins),
-            1,
-            "it waits for the deletion to be confirmed"
-        );
-        w.run(secs(10));
-        assert!(w.leads(1), "{fate:?}");
-        assert!(w.elected.iter().all(|e| e.node != 0 || e.token == token));
-        assert_eq!(w.nodes[0].status(E), Some(Status::waiting(1)));
-        w.check_settled();
-    }
-}
-
-#[test]
 fn new_candidate_receives_permanent_refusals() {
     for (class, persistent, ends) in [
         (Class::Denied, false, true),
@@ -189,30 +167,51 @@ fn new_candidate_receives_permanent_refusals() {
     }
 }
 
+/// Returns how many requests of that kind a new candidate sends in ten seconds in which etcd refuses each of them
+/// within 2 ms.
+fn tried(what: fn(&Ask) -> bool) -> usize {
+    let mut w = World::new(1, 1);
+    w.the_next(usize::MAX, 0, what, Fate::Refused(Class::Retry));
+    w.campaign(0);
+    w.run(secs(10));
+    w.count(0, what)
+}
+
 #[test]
-fn refusal_after_an_earlier_success_ends_only_a_single_attempt() {
-    for (class, at_once, ends) in [
-        (Class::Auth, false, false),
-        (Class::Backoff, false, false),
-        (Class::Stale, false, false),
-        (Class::Stale, true, false),
-        (Class::Auth, true, true),
-        (Class::Backoff, true, true),
-        (Class::Denied, false, true),
-    ] {
-        let mut w = World::seated(1);
-        w.the_next(3, 0, joins, Fate::Refused(class));
-        let lock = b"lock/";
-        w.acquire(0, lock, at_once);
-        w.run(secs(5));
-        let candidate = w.nodes[0].candidate(lock).unwrap().1;
-        let refused = candidate.ended.as_ref().map(|(reason, _)| *reason);
-        assert_eq!(
-            refused,
-            ends.then_some(EndReason::Refused),
-            "{class:?} at once {at_once}"
-        );
-        assert_eq!(candidate.registered, !ends, "{class:?} at once {at_once}");
-        assert!(w.leads(0), "the other election goes on");
+fn failing_join_is_sent_at_growing_intervals() {
+    let tried = tried(joins);
+    assert!((5..20).contains(&tried), "{tried}");
+}
+
+#[test]
+fn failing_read_of_the_queue_is_repeated_at_growing_intervals() {
+    let mut w = World::seated(1);
+    w.the_next(usize::MAX, 0, reads, Fate::Refused(Class::Retry));
+    w.disturb_watches(0, true);
+    w.run(secs(10));
+    let tried = w.count(0, reads);
+    assert!((5..20).contains(&tried), "{tried}");
+}
+
+/// Joins two elections, both requested in the one turn in which the lease is granted.
+fn two_elections(w: &mut World) {
+    w.plan.together = true;
+    for election in [b"e/", b"f/"] {
+        w.join(0, election, eldest_core::candidate::WatchScope::Auto, false);
     }
+}
+
+fn created(w: &World) -> Vec<i64> {
+    w.store.entries().map(|e| e.create_revision).collect()
+}
+
+#[test]
+fn joins_that_were_lost_together_are_adopted_each() {
+    let mut w = World::new(1, 1);
+    w.next(0, joins, Fate::AnswerLost);
+    two_elections(&mut w);
+    let both = |w: &World| w.leader(b"e/").is_some() && w.leader(b"f/").is_some();
+    w.until("both lead", secs(3), both);
+    assert_eq!(created(&w), [2, 2], "put once");
+    assert_eq!(w.tally.of("joins lost together"), 1);
 }

@@ -62,19 +62,6 @@ fn the_verifying_read_distinguishes_a_key_created_again_from_ours() {
 }
 
 #[test]
-fn revoked_lease_ends_the_term_and_all_its_candidates_rejoin() {
-    let mut w = World::seated(2);
-    w.join(0, b"f/", WatchScope::Auto, false);
-    w.run(ms(20));
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.until("the next leads", ms(50), |w| w.leads(1));
-    w.run(secs(10));
-    w.check_settled();
-    assert_eq!(w.leader(b"f/"), Some(0));
-    assert_eq!(w.count(0, grants), 2);
-}
-
-#[test]
 fn foreign_key_at_our_path_is_deleted_before_we_join() {
     for under_our_lease in [false, true] {
         let mut w = World::new(1, 1);

@@ -8,15 +8,6 @@ use eldest_core::action::Status;
 use eldest_core::candidate::WatchScope;
 use eldest_core::pause::LONGEST_PAUSE;
 
-fn followers(nodes: usize, follow: WatchScope) -> World {
-    let mut w = World::new(nodes, 1);
-    for node in 0..nodes {
-        w.join(node, E, follow, false);
-        w.run(ms(20));
-    }
-    w
-}
-
 #[test]
 fn candidate_whose_key_vanishes_at_once_joins_ever_more_slowly() {
     let mut w = World::seated(2);
@@ -43,51 +34,6 @@ fn candidate_whose_key_vanishes_now_and_then_joins_again_at_once() {
         w.delete(&key);
         w.until("it stands again", ms(50), |w| w.store.contains(&key));
     }
-}
-
-#[test]
-fn a_promotion_after_elders_left_unseen_was_prepared_by_one_read() {
-    let mut w = followers(5, WatchScope::Predecessor);
-    w.drop_leadership(0, E);
-    w.run(ms(100));
-    w.drop_leadership(1, E);
-    w.run(ms(100));
-    let before = w.count(4, reads);
-    w.drop_leadership(2, E);
-    w.run(ms(100));
-    assert_eq!(
-        w.count(4, reads),
-        before + 1,
-        "the one before its predecessor is gone"
-    );
-    w.drop_leadership(3, E);
-    w.until("it leads", ms(50), |w| w.leads(4));
-    assert_eq!(w.count(4, reads), before + 1);
-}
-
-#[test]
-fn a_promotion_that_nothing_announced_needs_exactly_one_read() {
-    let mut w = followers(4, WatchScope::Predecessor);
-    w.drop_leadership(0, E);
-    w.run(ms(100));
-    let before = w.count(3, reads);
-    // Its predecessor leaves first. Its events do not show the node that the leader leaves too.
-    w.leave(2, E);
-    w.drop_leadership(1, E);
-    w.until("it leads", ms(100), |w| w.leads(3));
-    assert_eq!(w.count(3, reads), before + 1);
-}
-
-#[test]
-fn a_change_in_a_long_queue_reaches_only_the_two_behind() {
-    let mut w = followers(7, WatchScope::Predecessor);
-    let quiet = [4, 5, 6].map(|node| w.count(node, |_| true));
-    let before = [2, 3].map(|node| w.count(node, reads));
-    w.leave(1, E);
-    w.run(ms(100));
-    assert_eq!([4, 5, 6].map(|node| w.count(node, |_| true)), quiet);
-    let asked = [2, 3].map(|node| w.count(node, reads));
-    assert_eq!(asked, before.map(|reads| reads + 1), "each asked once");
 }
 
 #[test]

@@ -32,16 +32,6 @@ fn comes_and_goes(w: &mut World) {
     w.run(ms(20));
 }
 
-fn leads_in_turn(w: &mut World, nodes: usize) {
-    for _ in 0..nodes {
-        w.until("somebody leads", TTL * 3, |w| w.leader(E).is_some());
-        let leader = w.leader(E).unwrap();
-        w.leave(leader, E);
-        w.drop_leadership(leader, E);
-        w.run(ms(100));
-    }
-}
-
 #[test]
 fn stream_killed_by_a_restore_is_noticed_at_a_repeated_revision() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
@@ -79,54 +69,6 @@ fn every_reopened_stream_lists_again() {
         w.drop_leadership(0, E);
         w.until("the last one leads", TTL * 2, |w| w.leads(2));
     }
-}
-
-#[test]
-fn key_that_a_restore_brings_back_is_not_adopted() {
-    // A join that was lost since makes no difference: the key is older.
-    for lost in [false, true] {
-        let mut w = World::new(2, 1);
-        w.join(0, OTHER, WatchScope::Auto, true);
-        w.campaign(0);
-        w.run(ms(50));
-        let backup = w.store.clone();
-        let token = w.elected.iter().find(|e| *e.prefix == *E).unwrap().token;
-        w.leave(0, E);
-        w.drop_leadership(0, E);
-        w.run(ms(50));
-        w.campaign(1);
-        w.run(ms(50));
-        // The restored store has no key of node 1. The key of node 0 exists again under its lease, which lives.
-        w.restore(&backup, 1000);
-        if lost {
-            w.next(0, joins, Fate::RequestLost);
-        }
-        w.campaign(0);
-        w.run(TTL * 3);
-        let again = w
-            .elected
-            .iter()
-            .filter(|e| e.token == token && *e.prefix == *E);
-        assert_eq!(again.count(), 1, "the old token leads again");
-        w.check_settled();
-        leads_in_turn(&mut w, 2);
-    }
-}
-
-#[test]
-fn restored_key_without_an_owner_is_deleted() {
-    let mut w = World::new(2, 1);
-    w.join(0, OTHER, WatchScope::Auto, true);
-    w.campaign(0);
-    w.run(ms(50));
-    let backup = w.store.clone();
-    w.leave(0, E);
-    w.drop_leadership(0, E);
-    w.run(ms(50));
-    w.restore(&backup, 1000);
-    w.campaign(1);
-    w.until("the only candidate leads", TTL * 2, |w| w.leads(1));
-    w.check_settled();
 }
 
 #[test]

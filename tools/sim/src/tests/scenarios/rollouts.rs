@@ -1,9 +1,8 @@
 //! Tests elections that require versions: once a newer version has led, no older one does until the mark is removed.
 
 use super::*;
-use crate::tests::{E, TTL};
+use crate::tests::{E, SCOPES, TTL};
 use crate::world::home::{Home, MARKS};
-use crate::world::store::Key;
 use crate::world::versions::{CLAIMS, is_claim};
 use crate::world::{Fate, Watcher, World};
 use eldest_core::action::{Class, Note, Status};
@@ -11,22 +10,9 @@ use eldest_core::candidate::WatchScope;
 use eldest_core::evacuation::version_key;
 use eldest_core::reason::LostReason;
 
-const SCOPES: [WatchScope; 3] = [
-    WatchScope::Auto,
-    WatchScope::Everyone,
-    WatchScope::Predecessor,
-];
-
 /// Makes a world whose nodes have these versions and have joined in that order, and whose first node leads.
 fn seated(scope: WatchScope, versions: &[u32]) -> World {
-    let mut w = World::new(versions.len(), 1);
-    for (node, version) in versions.iter().enumerate() {
-        w.nodes[node].version = *version;
-        w.join(node, E, scope, false);
-        w.run(ms(20));
-    }
-    assert!(w.leads(0));
-    w
+    World::standing(scope, versions, |node, version| node.version = *version)
 }
 
 fn marked(w: &World) -> Option<String> {
@@ -35,16 +21,6 @@ fn marked(w: &World) -> Option<String> {
 
 fn resign(w: &mut World, node: usize) {
     w.end(node, E, LostReason::Resigned);
-}
-
-fn order(w: &World) -> Vec<usize> {
-    let queue = w.store.queue(E);
-    let node = |lease| (0..w.nodes.len()).find(|n| w.nodes[*n].lease() == Some(lease));
-    queue.iter().filter_map(|e| node(e.lease)).collect()
-}
-
-fn terms(w: &World, node: usize) -> usize {
-    w.elected.iter().filter(|e| e.node == node).count()
 }
 
 fn holds_back(w: &World, node: usize) -> usize {
@@ -67,7 +43,7 @@ fn older_version_does_not_lead_after_a_newer_one_until_the_mark_is_removed() {
         assert_eq!(holds_back(&w, 0), 1, "{scope:?}: it says so once");
         w.remove_version(E);
         w.until("the older version leads", secs(1), |w| w.leads(0));
-        assert_eq!((marked(&w).as_deref(), terms(&w, 0)), (Some("1"), 2));
+        assert_eq!((marked(&w).as_deref(), w.terms(0)), (Some("1"), 2));
         w.run(TTL);
         w.check_settled();
     }
@@ -80,7 +56,7 @@ fn candidate_of_an_older_version_lets_a_newer_one_lead_at_once() {
         resign(&mut w, 0);
         w.until("the newer version leads", secs(1), |w| w.leads(3));
         w.run(secs(1));
-        assert_eq!((terms(&w, 1), terms(&w, 2)), (0, 0), "{scope:?}");
+        assert_eq!((w.terms(1), w.terms(2)), (0, 0), "{scope:?}");
         // The older ones move again, although they have just moved.
         w.join(0, E, scope, false);
         w.run(ms(100));
@@ -99,7 +75,7 @@ fn follower_of_an_older_version_in_a_long_queue_moves_once_for_each_mark() {
     resign(&mut w, 0);
     w.until("the newer version leads", secs(1), |w| w.leads(1));
     w.run(secs(1));
-    assert_eq!(order(&w)[..2], [1, 4]);
+    assert_eq!(w.order()[..2], [1, 4]);
     let joined = |w: &World| w.count(2, joins) + w.count(3, joins);
     assert_eq!(joined(&w), 4);
     w.run(TTL * 2);
@@ -122,28 +98,11 @@ fn candidate_that_sees_no_marks_does_not_lead_after_a_newer_version() {
         w.until("it leads", TTL, |w| w.leads(0));
         resign(&mut w, 0);
         w.run(TTL * 2);
-        assert_eq!((w.leader(E), terms(&w, 1)), (None, 0), "{scope:?}");
+        assert_eq!((w.leader(E), w.terms(1)), (None, 0), "{scope:?}");
         w.rules.clear();
         w.remove_version(E);
         w.until("the mark is gone", TTL, |w| w.leads(1));
     }
-}
-
-#[test]
-fn session_that_may_not_read_the_marks_does_not_lead() {
-    let mut w = World::new(1, 1);
-    w.nodes[0].version = 1;
-    w.forbid(0, MARKS, false);
-    w.forbid(0, CLAIMS, false);
-    w.join(0, E, WatchScope::Auto, false);
-    w.run(TTL * 20);
-    assert_eq!(terms(&w, 0), 0);
-    let failed = |note: &Note| matches!(note, Note::RequestFailed { what, .. } if *what == "claim");
-    let times = w.nodes[0].noted(failed);
-    assert!((10..100).contains(&times), "{times} in {:?}", TTL * 20);
-    w.forbidden.clear();
-    w.until("it is permitted", secs(5), |w| w.leads(0));
-    w.check_settled();
 }
 
 /// The first node may not read the marks, and learns of the newer version only from its claim.
@@ -159,7 +118,7 @@ fn candidate_that_may_not_read_the_marks_gives_way_by_its_claim() {
             w.run(ms(20));
         }
         w.until("the newer version leads", secs(5), |w| w.leads(1));
-        assert_eq!((terms(&w, 0), order(&w)), (0, vec![1, 0]), "{scope:?}");
+        assert_eq!((w.terms(0), w.order()), (0, vec![1, 0]), "{scope:?}");
         assert_eq!(holds_back(&w, 0), 1, "{scope:?}");
         resign(&mut w, 1);
         w.run(TTL);
@@ -182,26 +141,8 @@ fn candidate_whose_claims_are_refused_lets_another_lead() {
         }
         w.until("the other leads", secs(10), |w| w.leads(1));
         w.run(TTL * 20);
-        assert!(w.leads(1) && terms(&w, 1) == 1, "{scope:?}");
-        assert_eq!((order(&w), w.count(0, joins)), (vec![1, 0], 2), "{scope:?}");
-    }
-}
-
-#[test]
-fn candidates_whose_claims_are_refused_swap_places_slowly() {
-    for scope in SCOPES {
-        let mut w = World::new(2, 1);
-        for node in [0, 1] {
-            w.forbid(node, CLAIMS, false);
-            w.nodes[node].version = 1;
-            w.join(node, E, scope, false);
-            w.run(ms(20));
-        }
-        w.run(TTL * 20);
-        let moved = w.count(0, joins) + w.count(1, joins);
-        assert!((4..=200).contains(&moved), "{moved} in {:?}", TTL * 20);
-        w.forbidden.clear();
-        w.until("one is permitted", secs(5), |w| w.leader(E).is_some());
+        assert!(w.leads(1) && w.terms(1) == 1, "{scope:?}");
+        assert_eq!((w.order(), w.count(0, joins)), (vec![1, 0], 2), "{scope:?}");
     }
 }
 
@@ -250,36 +191,7 @@ fn late_claim_lowers_no_mark() {
     w.publish();
     w.run(secs(6));
     assert_eq!(marked(&w).as_deref(), Some("3"));
-    assert!(w.leads(2), "{:?}", order(&w));
-}
-
-#[test]
-fn mark_without_a_version_holds_nobody_back_and_is_replaced() {
-    let mut w = World::new(1, 1);
-    let mark: Key = version_key(MARKS, E).into();
-    w.store.put(&mark, b"by hand", 0);
-    w.nodes[0].version = 1;
-    w.join(0, E, WatchScope::Auto, false);
-    w.until("it leads", secs(1), |w| w.leads(0));
-    assert_eq!(marked(&w).as_deref(), Some("1"));
-}
-
-#[test]
-fn leader_does_not_give_way_to_a_version_that_may_not_lead() {
-    for scope in SCOPES {
-        let mut w = World::new(2, 1);
-        for (node, home, version) in [(0, Home::East, 2), (1, Home::West, 1)] {
-            w.nodes[node].home = home;
-            w.nodes[node].version = version;
-            w.join(node, E, scope, false);
-            w.run(ms(20));
-        }
-        w.evacuate(Home::East, None);
-        w.order_step_down(E, secs(600));
-        w.run(TTL * 2);
-        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
-        w.check_settled();
-    }
+    assert!(w.leads(2), "{:?}", w.order());
 }
 
 /// The leader's watch of the marks is behind that of the queue, so the leader does not see the mark that its own claim has
@@ -308,28 +220,11 @@ fn leader_that_sees_its_own_mark_late_does_not_give_way_to_an_older_version() {
         w.run(ms(300));
         assert!(w.now < late && w.leads(0), "{scope:?}");
         w.run(TTL);
-        assert_eq!((terms(&w, 0), order(&w)), (1, vec![0, 1]), "{scope:?}");
+        assert_eq!((w.terms(0), w.order()), (1, vec![0, 1]), "{scope:?}");
         w.check_settled();
         // The mark of its own claim binds the leader only until the leader sees that the mark is gone.
         w.remove_version(E);
         w.until("the other leads", secs(1), |w| w.leads(1));
-    }
-}
-
-/// The leader requires no version, but its successor would hold back.
-#[test]
-fn leader_without_a_version_does_not_give_way_to_one_that_may_not_lead() {
-    for scope in SCOPES {
-        let mut w = World::new(2, 1);
-        w.store.put(&version_key(MARKS, E).into(), b"@2@", 0);
-        w.nodes[1].version = 1;
-        for node in [0, 1] {
-            w.join(node, E, scope, false);
-            w.run(ms(20));
-        }
-        w.order_step_down(E, secs(600));
-        w.run(TTL * 2);
-        assert!(w.leads(0) && terms(&w, 0) == 1, "{scope:?}");
     }
 }
 
@@ -360,7 +255,7 @@ fn leader_without_a_version_reads_the_mark_before_it_gives_way() {
         assert_eq!(w.count(0, reads), 2, "{scope:?}: the answer was lost once");
         w.join(2, E, scope, false);
         w.until("the newest version leads", secs(1), |w| w.leads(2));
-        assert_eq!((terms(&w, 1), w.count(0, reads)), (0, 2), "{scope:?}");
+        assert_eq!((w.terms(1), w.count(0, reads)), (0, 2), "{scope:?}");
         w.run(TTL);
         w.check_settled();
     }

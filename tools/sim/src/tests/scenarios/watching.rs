@@ -16,10 +16,6 @@ fn refused(note: &Note) -> bool {
     matches!(note, Note::RequestFailed { what: "watch", .. })
 }
 
-fn changed(note: &Note) -> bool {
-    matches!(note, Note::StoreChanged { .. })
-}
-
 #[test]
 fn a_stalled_watch_is_noticed_and_opened_again() {
     for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
@@ -79,51 +75,6 @@ fn watch_that_is_never_confirmed_is_noticed_though_nothing_is_written() {
     w.until("the second prefix is seen", ms(200), |w| observed(w, 1));
     w.run(TTL * 3);
     assert_eq!(w.nodes[0].noted(lost), 1, "the new stream stands");
-}
-
-#[test]
-fn every_stream_that_is_opened_again_is_followed_by_one_read() {
-    let mut w = World::seated(2);
-    let before = w.count(1, reads);
-    w.disturb_watches(1, true);
-    w.run(ms(100));
-    assert_eq!(w.count(1, reads), before + 1);
-    w.drop_leadership(0, E);
-    w.until("the new watch tells", ms(50), |w| w.leads(1));
-}
-
-#[test]
-fn store_exchanged_during_a_grant_grants_no_second_lease() {
-    let mut w = World::new(1, 1);
-    w.observe(0);
-    w.run(ms(20));
-    w.restored = true;
-    w.store.cluster = 8;
-    w.next(0, grants, Fate::Slow(ms(250)));
-    w.campaign(0);
-    w.disturb_watches(0, true);
-    w.store.put(&key("e/x"), b"", 0);
-    w.until("noticed", ms(200), |w| w.nodes[0].noted(changed) == 1);
-    w.join(0, b"f/", WatchScope::Auto, false);
-    w.delete(&key("e/x"));
-    w.run(secs(3));
-    assert_eq!(w.count(0, grants), 1);
-    w.check_settled();
-}
-
-#[test]
-fn an_observer_whose_stream_is_stalled_notices_it_without_a_lease() {
-    let mut w = World::new(2, 1);
-    w.observe(1);
-    w.campaign(0);
-    w.run(ms(50));
-    w.relink(1, |l| l.watches_stalled = true);
-    w.drop_leadership(0, E);
-    w.until("noticed", TTL, |w| w.nodes[1].noted(lost) == 1);
-    w.relink(1, |l| l.watches_stalled = false);
-    w.until("seen", ms(200), |w| {
-        w.nodes[1].observed.last().unwrap().2.is_empty()
-    });
 }
 
 #[test]
