@@ -224,9 +224,8 @@ impl Evacuation {
         !self.orders.is_empty() && self.orders.contains(&order())
     }
 
-    /// Returns true if this entry must lead before candidates of evacuated data centres. A key without a lease is no
-    /// candidate.
-    pub(crate) fn is_outsider(&self, entry: &Entry) -> bool {
-        entry.lease != 0 && self.since(&entry.value).is_none()
+    /// Returns true if this candidate must lead before candidates of evacuated data centres.
+    pub(crate) fn is_outsider(&self, candidate: &Entry) -> bool {
+        self.since(&candidate.value).is_none()
     }
 }
