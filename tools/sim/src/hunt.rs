@@ -13,16 +13,11 @@ use crate::world::cluster::ELECTIONS;
 pub(crate) struct Hunt {
     /// The only kinds of faults.
     kinds: Vec<Kind>,
-    /// The number of nodes; by default one to four.
-    nodes: Option<usize>,
     /// The nodes' activity beside elections; by default that of the seed's story.
     beside: Option<Beside>,
     /// The options as given at the command line.
     pub(crate) options: String,
 }
-
-/// The possible numbers of nodes in a story.
-const NODES: RangeInclusive<usize> = 1..=9;
 
 /// The numbers of faults in one burst.
 const BURST: RangeInclusive<usize> = 2..=7;
@@ -31,24 +26,18 @@ const BURST: RangeInclusive<usize> = 2..=7;
 const SPANS: [u64; 4] = [20, 150, 800, 4000];
 
 impl Hunt {
-    /// Reads one option of the command line: `--only`, `--nodes` or `--beside`.
+    /// Reads one option of the command line: `--only` or `--beside`.
     ///
     /// # Errors
     ///
     /// The option does not accept that value: the message names both.
     pub(crate) fn set(&mut self, option: &str, value: &str) -> Result<(), String> {
-        match option {
-            "--only" => self.kinds = value.split(',').map(kind_of).collect::<Result<_, _>>()?,
-            "--nodes" => {
-                let nodes = value.parse().ok().filter(|nodes| NODES.contains(nodes));
-                let rule = format!("--nodes takes {NODES:?}, not `{value}`");
-                self.nodes = Some(nodes.ok_or(rule)?);
-            }
-            _ => {
-                let beside = toml::Value::from(value).try_into().ok();
-                let rule = format!("--beside takes nothing, locks or partitions, not `{value}`");
-                self.beside = Some(beside.ok_or(rule)?);
-            }
+        if option == "--only" {
+            self.kinds = value.split(',').map(kind_of).collect::<Result<_, _>>()?;
+        } else {
+            let beside = toml::Value::from(value).try_into().ok();
+            let rule = format!("--beside takes nothing, locks or partitions, not `{value}`");
+            self.beside = Some(beside.ok_or(rule)?);
         }
         self.options += &[" ", option, " ", value].concat();
         Ok(())
@@ -61,7 +50,7 @@ impl Hunt {
     /// No kind is named, or no story has all of them.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.kinds.is_empty() {
-            return Err("--nodes and --beside go with --only".to_owned());
+            return Err("--beside goes with --only".to_owned());
         }
         if self.besides().next().is_none() {
             return Err("--only: what these kinds are about is in no story together".to_owned());
@@ -82,7 +71,7 @@ impl Hunt {
         let mut plan = Plan::of(seed);
         // The generator must not repeat the numbers that the plan drew.
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x2545_f491_4f6c_dd1d);
-        let nodes = self.nodes.unwrap_or_else(|| rng.usize(1..=4));
+        let nodes = rng.usize(1..=4);
         let besides: Vec<_> = self.besides().collect();
         if !besides.contains(&plan.beside) {
             plan.beside = besides[rng.usize(..besides.len())];

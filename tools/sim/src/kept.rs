@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use toml::Spanned;
 
 use crate::kind::Kind;
 use crate::plan::{Fault, Member, Plan, SETTINGS};
@@ -22,22 +21,10 @@ pub(crate) struct Kept {
     pub(crate) plan: Plan,
 }
 
-/// The lines of a file at which each fault begins.
-#[derive(Deserialize)]
-struct Places {
-    plan: Faults,
-}
-
-#[derive(Deserialize)]
-struct Faults {
-    #[serde(default)]
-    faults: Vec<Spanned<toml::Value>>,
-}
-
 impl Kept {
     /// # Errors
     ///
-    /// The file cannot be read, or is no plan: the message names its line and the rule.
+    /// The file cannot be read, or is no plan: the message names its line or its fault, and the rule.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path);
         let kept = text.map_err(|error| error.to_string());
@@ -47,10 +34,7 @@ impl Kept {
 
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let kept: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        check(&kept.plan).map_err(|(at, rule)| match at {
-            Some(at) => format!("line {}: {rule}", line_of_fault(text, at)),
-            None => rule,
-        })?;
+        check(&kept.plan)?;
         Ok(kept)
     }
 
@@ -126,23 +110,17 @@ fn fault_table(fault: &Fault) -> toml::Table {
     table
 }
 
-fn line_of_fault(text: &str, at: usize) -> usize {
-    let places = toml::from_str::<Places>(text).ok();
-    let begins = places.and_then(|p| Some(p.plan.faults.get(at)?.span().start));
-    let before = &text[..begins.unwrap_or_default()];
-    before.matches('\n').count() + 1
-}
-
 fn ensure(so: bool, rule: &str) -> Result<(), String> {
     so.then_some(()).ok_or_else(|| rule.to_owned())
 }
 
-/// Returns the rule that the plan breaks, and the fault that breaks it.
-pub(crate) fn check(plan: &Plan) -> Result<(), (Option<usize>, String)> {
-    check_plan(plan).map_err(|rule| (None, rule))?;
-    for (at, fault) in plan.faults.iter().enumerate() {
-        let before = at.checked_sub(1).map(|before| &plan.faults[before]);
-        check_fault(plan, before, fault).map_err(|rule| (Some(at), rule))?;
+/// Returns the rule that the plan breaks, and the number of the fault that breaks it.
+pub(crate) fn check(plan: &Plan) -> Result<(), String> {
+    check_plan(plan)?;
+    let mut before = None;
+    for (number, fault) in (1..).zip(&plan.faults) {
+        let checked = check_fault(plan, before.replace(fault), fault);
+        checked.map_err(|rule| format!("fault {number}: {rule}"))?;
     }
     Ok(())
 }

@@ -520,15 +520,7 @@ pub(crate) fn member(rng: &mut fastrand::Rng) -> Member {
             WatchScope::Predecessor,
         ][rng.usize(..3)],
         work,
-        looks: Looks::Nothing,
-        home: Home::Nowhere,
-        version: 0,
-        capacity: 1,
-        spread: false,
-        prepares: false,
-        prepares_for: Duration::ZERO,
-        warm_within: Duration::ZERO,
-        lead_percent: 100,
+        ..Member::default()
     }
 }
 

@@ -42,12 +42,10 @@ Simulates sessions against a model of etcd, in virtual time, from seeds.
   --seed S         begin with seed S (default 1); without --seeds or --seconds that one alone, with its trace
   --seconds S      run for S seconds instead
   --only KINDS     draw faults of these kinds alone, close together, such as `--only cut,watches-stalled`
-  --nodes N        with --only: of N nodes
   --beside WHAT    with --only: beside elections `nothing`, `locks` or `partitions`
   --keep FILE      write the shrunk plan of the seed that breaks an invariant to FILE
   --plan FILE      run the plan that is kept in FILE, with its trace
-  --mutant NAME    break a rule on purpose
-  --mutants        list the rules that can be broken
+  --mutant NAME    break a rule of adapter.toml on purpose
   --every N        run every story of two nodes with at most N faults, 1 or 2, from a short list, at every moment
   --challenges     the sessions of these seeds allow challenges
   --brief          of a seed that breaks an invariant, say that and no more
@@ -71,7 +69,6 @@ struct Options {
     keep: Option<PathBuf>,
     plan: Option<PathBuf>,
     every: Option<usize>,
-    mutants: bool,
     brief: bool,
     help: bool,
 }
@@ -96,7 +93,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--digest" => options.digest = true,
             "--challenges" => options.challenges = true,
-            "--only" | "--nodes" | "--beside" => {
+            "--only" | "--beside" => {
                 let hunt = options.hunt.get_or_insert_default();
                 hunt.set(&arg, &args.next().unwrap_or_default())?;
             }
@@ -117,7 +114,6 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
                 options.every = Some(most);
             }
             "--brief" => options.brief = true,
-            "--mutants" => options.mutants = true,
             "--help" | "-h" => options.help = true,
             other => return Err(format!("there is no option `{other}`\n\n{HELP}")),
         }
@@ -164,11 +160,6 @@ pub(crate) fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     if options.help {
         print!("{HELP}");
-        ExitCode::SUCCESS
-    } else if options.mutants {
-        for (mutant, rule) in Mutant::all() {
-            println!("{:<22} {rule}", mutant.name());
-        }
         ExitCode::SUCCESS
     } else {
         let outcome = match (&options.plan, options.every) {

@@ -57,6 +57,10 @@ pub(super) fn finds(ask: &Ask) -> bool {
     matches!(ask, Ask::Find { .. })
 }
 
+pub(super) fn proclaims(ask: &Ask) -> bool {
+    matches!(ask, Ask::Proclaim { .. })
+}
+
 /// Returns true for a read of a queue.
 pub(super) fn reads(ask: &Ask) -> bool {
     match ask {

@@ -4,7 +4,6 @@ mod asks;
 mod challenges;
 mod keeping;
 mod partitions;
-mod scale;
 mod scenarios;
 mod searching;
 mod simulating;
@@ -15,7 +14,7 @@ use crate::plan::Plan;
 use crate::world::home::Home;
 use crate::world::node::Node;
 use crate::world::settings::Settings;
-use crate::world::store::Key;
+use crate::world::store::{Key, Store};
 use crate::world::{Fate, Forbidden, Rule, World};
 use eldest_core::BATCH;
 use eldest_core::action::{Ask, Class, Note, SlotId, Status};
@@ -167,11 +166,12 @@ impl World {
 
     /// Makes a world whose nodes were set up like that and have joined in their order, and whose first node leads.
     pub(crate) fn standing<T>(
+        settings: Settings,
         scope: WatchScope,
         nodes: &[T],
         set_up: impl Fn(&mut Node, &T),
     ) -> Self {
-        let mut w = World::new(nodes.len(), 1);
+        let mut w = World::of(settings, nodes.len(), 1);
         for (node, of_node) in nodes.iter().enumerate() {
             set_up(&mut w.nodes[node], of_node);
             w.join(node, E, scope, false);
@@ -183,7 +183,20 @@ impl World {
 
     /// Makes such a world with nodes in these places.
     pub(crate) fn at_home(scope: WatchScope, homes: &[Home]) -> Self {
-        Self::standing(scope, homes, |node, home| node.home = *home)
+        Self::standing(SLOW, scope, homes, |node, home| node.home = *home)
+    }
+
+    /// Runs until the node has sent one request of that kind.
+    pub(crate) fn until_sent(&mut self, node: usize, what: fn(&Ask) -> bool) {
+        let sent = |w: &World| w.count(node, what) == 1;
+        self.until("it was sent", Duration::from_secs(1), sent);
+    }
+
+    /// Puts an empty store of another cluster in the place of etcd's.
+    pub(crate) fn exchange_store(&mut self) {
+        self.restored = true;
+        self.store = Store::new();
+        self.store.cluster = 8;
     }
 
     /// Returns when the node sent its last request of that kind, by its own clock.

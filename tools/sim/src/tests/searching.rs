@@ -7,13 +7,11 @@ use crate::mutant::Mutant;
 use crate::{Options, campaign, run_every};
 
 /// The rules of the adapter that one fault of two nodes suffices to need. `mutants.toml` marks those of the core.
-const NEEDED: [Mutant; 12] = [
+const NEEDED: [Mutant; 10] = [
     Mutant::ReceiveInstant,
     Mutant::Proxied,
     Mutant::ExtendsCancelled,
     Mutant::ReleasesEarly,
-    Mutant::ForgetsElders,
-    Mutant::TrustsExistence,
     Mutant::Unguarded,
     Mutant::ClockStops,
     Mutant::GuardRevokesEarly,

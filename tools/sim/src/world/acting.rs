@@ -138,7 +138,6 @@ impl World {
     }
 
     fn open_watch(&mut self, node: usize, id: WatchId, key: Key, prefix: bool) {
-        self.remember_watch(node, id, &key, prefix);
         let n = &mut self.nodes[node];
         let first = !std::mem::replace(&mut n.watching, true);
         n.watch_generation += u64::from(first);

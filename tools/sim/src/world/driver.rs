@@ -305,9 +305,6 @@ impl World {
                     return;
                 }
                 self.says_message(node, &message);
-                let Some(message) = self.filtered(node, generation, message) else {
-                    return;
-                };
                 self.give(node, |m, now| match message {
                     Message::Created { id, header } => m.watch_created(now, id, header),
                     Message::Events { id, term, changes } => m.watch_events(now, id, term, changes),

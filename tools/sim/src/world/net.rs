@@ -401,9 +401,7 @@ impl World {
         if matches!(ask, Ask::List { .. } | Ask::Older { .. }) {
             self.tally.add("lists", 1);
         }
-        if self.intercepted(node, request, &ask) {
-            return;
-        }
+        self.remember(node, request, &ask);
         if self.plan.together {
             if let Some((request, ask)) = self.nodes[node].batcher.keep((request, ask)) {
                 self.transmit(node, request, ask);

@@ -59,11 +59,9 @@ impl Results {
     }
 
     fn text(&self) -> String {
-        let rows = self.core.iter();
-        let rows: String = rows
-            .map(|(name, noticed)| format!("{name} = {}\n", noticed.inline()))
-            .collect();
-        format!("{HEAD}\n[core]\n{rows}")
+        let row = |(name, noticed): (&String, &Noticed)| format!("{name} = {}", noticed.inline());
+        let rows: Vec<_> = self.core.iter().map(row).collect();
+        format!("{HEAD}\n[core]\n{}\n", rows.join("\n"))
     }
 }
 

@@ -6,29 +6,6 @@ use crate::world::node::Work;
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 
-#[test]
-fn living_leader_answers_and_keeps_its_term() {
-    let mut w = seated(2);
-    suspect(&mut w, 1, 0);
-    w.run(LEAD * 10);
-    assert!(w.leads(0) && w.elected.len() == 1);
-    assert!(w.tally.of("answers") > 1 && w.tally.of("refuted") > 1);
-    assert_eq!(w.tally.of("condemned"), 0);
-    assert!(w.tally.of("challenges") < 5, "the pauses double");
-}
-
-/// The challenge was put while the watch was broken.
-#[test]
-fn waiting_session_reads_its_challenges_when_it_watches_again() {
-    let mut w = seated(4);
-    w.run(LEAD * 2);
-    w.relink(2, |l| l.opening = ms(200));
-    w.disturb_watches(2, true);
-    suspect(&mut w, 3, 2);
-    w.run(LEAD * 3);
-    assert_eq!(w.tally.of("condemned"), 0);
-}
-
 /// A candidate that announces no anchor, or that of another session, is left alone.
 #[test]
 fn candidate_with_a_copied_announcement_is_left_alone() {
@@ -64,19 +41,6 @@ fn session_that_withdraws_leads_by_its_lease_alone() {
     let reads = w.count(0, reads_cleanly);
     w.run(LEAD * 3);
     assert!(w.leads(0) && w.count(0, reads_cleanly) == reads);
-}
-
-/// Its keys announce the anchor, so the anchor stays while one of its terms lasts.
-#[test]
-fn withdrawing_session_keeps_its_anchor_until_its_terms_are_over() {
-    let mut w = seated(2);
-    let anchor = w.nodes[0].clean.clone().unwrap().0;
-    w.nodes[0].work = crate::world::node::Work::Never;
-    let cutoff = w.nodes[0].core.deadlines().leads_until().unwrap();
-    w.withdraw(0);
-    w.until("the cutoff", LEAD, |w| w.nodes[0].local(w.now) >= cutoff);
-    assert!(w.store.contains(&anchor) && !w.leads(0));
-    w.until("the next leads", LEAD, |w| w.leads(1));
 }
 
 /// The work of its term in one election goes on, and so do its clean reads, when it becomes the first in another.

@@ -71,39 +71,6 @@ fn broken_connection_restarts_the_count() {
 }
 
 #[test]
-fn challenge_is_deleted_when_the_suspicion_ends() {
-    let mut w = seated(2);
-    w.pause(0, secs(4));
-    suspect(&mut w, 1, 0);
-    w.run(ms(500));
-    assert_eq!(standing(&w), 1);
-    trust_again(&mut w, 1, 0);
-    // Before any sweep.
-    w.run(ms(200));
-    assert_eq!(standing(&w), 0);
-    assert_eq!(w.tally.of("condemned"), 0);
-}
-
-/// The challenge was sent before the suspicion ended, and arrives when its answer is no longer awaited.
-#[test]
-fn challenge_that_arrives_after_the_suspicion_is_swept() {
-    let mut w = seated(2);
-    // The sweeps after the opening of the keepalive stream are over.
-    w.run(TTL * 2);
-    w.relink(0, |l| l.watches_stalled = true);
-    w.the_next(usize::MAX, 0, reads_cleanly, Fate::RequestLost);
-    w.run(ms(50));
-    w.next(1, challenges, Fate::Late(ms(600)));
-    suspect(&mut w, 1, 0);
-    w.run(ms(100));
-    trust_again(&mut w, 1, 0);
-    w.run(ms(600));
-    assert_eq!(standing(&w), 1);
-    w.until("it is swept", TTL * 2, |w| standing(w) == 0);
-    assert_eq!(w.count(0, answers), 0);
-}
-
-#[test]
 fn suspect_is_condemned_at_the_very_end_of_the_wait() {
     let mut w = seated(2);
     w.plan.drawn = false;
@@ -122,22 +89,6 @@ fn two_elections() -> World {
         w.run(ms(50));
     }
     w
-}
-
-/// A put of the anchor that was sent twice may arrive after the condemnation.
-#[test]
-fn anchor_that_was_put_again_counts_as_gone() {
-    let mut w = seated(2);
-    let anchor = w.nodes[0].clean.clone().unwrap().0;
-    let entry = w.store.entry(&anchor).unwrap().clone();
-    until_read(&mut w, 0);
-    w.pause(0, secs(5));
-    w.run(LEAD * 2);
-    w.store.delete(&anchor);
-    w.store.put(&anchor, &entry.value, entry.lease);
-    w.publish();
-    suspect(&mut w, 1, 0);
-    w.until("without a wait", ms(50), |w| w.leads(1));
 }
 
 #[test]

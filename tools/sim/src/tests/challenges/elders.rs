@@ -81,19 +81,6 @@ fn each_member_is_asked_by_two_others() {
     assert_eq!(all, pairs.map(|pair| Some(pair.to_vec())));
 }
 
-/// Two of its slots wait for one another.
-#[test]
-fn session_never_asks_itself() {
-    let mut w = World::of(SETTINGS, 2, 1);
-    for _ in 0..4 {
-        w.acquire(0, PERMITS, false);
-        w.run(ms(50));
-    }
-    w.run(ms(100));
-    assert_eq!(asked(&mut w, 0), None);
-    assert_eq!(w.count(0, finds), 0);
-}
-
 #[test]
 fn anchor_is_read_again_after_a_failure() {
     let mut w = seated(1);
@@ -172,28 +159,10 @@ fn keys_that_are_first_for_a_short_time_each_are_not_challenged() {
     assert_eq!(w.count(1, challenges), 0);
 }
 
-#[test]
-fn dead_leader_without_an_address_is_suspected_when_its_renewal_is_overdue() {
-    let mut w = unheard(LONG);
-    w.run(LEAD * 4);
-    let before = w.count(0, renews);
-    w.until("it renews", secs(11), |w| w.count(0, renews) > before);
-    w.run(ms(100));
-    w.kill(0);
-    let renewed = w.now;
-    let most = LONG.ttl / 3 + PATIENCE + secs(2) + wait();
-    w.until("it is replaced", most, |w| w.leads(1));
-    assert!(w.now.since(renewed) > LONG.ttl / 3 + wait());
-}
-
 /// The suspect has answered before, so it would be challenged again after a long pause only.
 #[test]
 fn overdue_renewal_ends_the_pause_after_wrong_suspicions() {
-    let mut w = World::of(LONG, 2, 1);
-    for node in 0..2 {
-        w.campaign(node);
-        w.run(ms(20));
-    }
+    let mut w = World::standing(LONG, WatchScope::Auto, &[(); 2], |_, ()| ());
     suspect(&mut w, 1, 0);
     w.run(secs(60));
     let challenged = w.count(1, challenges);

@@ -10,7 +10,6 @@ use eldest_core::txn::{Txn, When};
 
 /// The sessions of the first two allow challenges, and nobody behind them does.
 const MIXED: [Duration; 3] = [LEAD, LEAD, Duration::ZERO];
-const COUNT: u32 = 9;
 
 fn deny(w: &mut World, node: usize, is_denied: bool) {
     w.relink(node, |l| l.sessions_denied = is_denied);
@@ -48,19 +47,6 @@ fn first_candidate_that_may_not_read_its_anchor_lets_the_next_lead() {
     w.check_settled();
 }
 
-/// etcd answers nobody, so the session is in nobody's way.
-#[test]
-fn first_candidate_keeps_its_place_while_etcd_answers_no_read() {
-    let mut w = seated_with(&MIXED);
-    w.the_next(usize::MAX, 1, reads_cleanly, Fate::AnswerLost);
-    w.run(LEAD * 2);
-    leave_first(&mut w);
-    w.run(LEAD * 4);
-    assert!(stands(&w, 1) && w.leader(E).is_none());
-    w.rules.clear();
-    w.until("it leads", LEAD, |w| w.leads(1));
-}
-
 /// One refusal came before many reads that got no answer.
 #[test]
 fn refusals_are_counted_while_no_read_is_unanswered() {
@@ -76,31 +62,6 @@ fn refusals_are_counted_while_no_read_is_unanswered() {
     w.until("it leads", LEAD, |w| w.leads(1));
 }
 
-/// The session may not read its anchor while its trust in the lease ends, and reads it well until trust returns.
-#[test]
-fn refusals_are_counted_while_the_lease_is_trusted() {
-    let mut w = seated_with(&MIXED);
-    let trusts = |w: &World| {
-        let node = &w.nodes[1];
-        node.core.deadlines().trusted() > Some(node.local(w.now))
-    };
-    w.the_next(usize::MAX, 1, renews, Fate::AnswerLost);
-    let trusted = w.nodes[1].core.deadlines().trusted().unwrap();
-    let left = trusted.since(w.nodes[1].local(w.now));
-    w.run(left.saturating_sub(GRACE + LEAD / 2));
-    deny(&mut w, 1, true);
-    w.until("the lease is not trusted", LEAD, |w| !trusts(w));
-    deny(&mut w, 1, false);
-    w.run(LEAD * 3);
-    assert!(!trusts(&w) && stands(&w, 1));
-    w.rules.clear();
-    w.until("the lease is trusted", secs(1), trusts);
-    w.next(1, reads_cleanly, Fate::Refused(Class::Denied));
-    w.run(LEAD / 2);
-    leave_first(&mut w);
-    w.until("it leads", LEAD, |w| w.leads(1));
-}
-
 /// The answers come too late for the session, and in time for others.
 #[test]
 fn first_candidate_whose_reads_are_too_slow_lets_the_next_lead() {
@@ -112,29 +73,6 @@ fn first_candidate_whose_reads_are_too_slow_lets_the_next_lead() {
     w.until("the next leads", lead * 2, |w| w.leads(2));
     w.rules.clear();
     w.until("it stands again", ms(500), |w| stands(w, 1));
-}
-
-#[test]
-fn member_that_may_not_read_its_anchor_leaves_its_partitions_to_others() {
-    let mut w = World::of(SETTINGS, 2, 1);
-    w.set_lead(1, Duration::ZERO);
-    for node in 0..2 {
-        w.join_partitions(node, COUNT);
-    }
-    w.run(secs(3));
-    assert!(w.all_owned(COUNT));
-    deny(&mut w, 0, true);
-    w.until("the other owns all", LEAD * 6, |w| {
-        w.nodes[1].valid_terms(w.now).count() == COUNT as usize
-    });
-    w.run(TTL * 2);
-    assert_eq!(w.nodes[1].valid_terms(w.now).count(), COUNT as usize);
-    deny(&mut w, 0, false);
-    w.until("it owns some again", secs(5), |w| {
-        w.nodes[0].valid_terms(w.now).count() > 1
-    });
-    w.run(TTL);
-    assert!(w.all_owned(COUNT));
 }
 
 /// Its session stands in one election, and has let others lead.

@@ -9,11 +9,12 @@ mod making_way;
 use std::time::Duration;
 
 use super::asks::*;
-use super::{E, GRACE, SLOW, TTL};
+use super::{E, SLOW, TTL};
 use crate::world::World;
 use crate::world::settings::Settings;
 use crate::world::step::Step;
 use eldest_core::action::Ask;
+use eldest_core::candidate::WatchScope;
 use eldest_core::time::Time;
 
 /// How long a clean read lets these sessions lead.
@@ -27,10 +28,6 @@ fn puts_anchor(ask: &Ask) -> bool {
 
 fn reads_cleanly(ask: &Ask) -> bool {
     Step::of(ask) == Some(Step::Read)
-}
-
-fn answers(ask: &Ask) -> bool {
-    Step::of(ask) == Some(Step::Answer)
 }
 
 fn challenges(ask: &Ask) -> bool {
@@ -47,13 +44,7 @@ fn deletes_by_absence(ask: &Ask) -> bool {
 
 /// Makes a world in which all nodes have joined in their order, and the first leads.
 fn seated(nodes: usize) -> World {
-    let mut w = World::of(SETTINGS, nodes, 1);
-    for node in 0..nodes {
-        w.campaign(node);
-        w.run(ms(20));
-    }
-    assert!(w.leads(0));
-    w
+    World::standing(SETTINGS, WatchScope::Auto, &vec![(); nodes], |_, ()| ())
 }
 
 /// Returns until when a clean read that was sent then lets a session lead.
@@ -70,11 +61,6 @@ fn wait() -> Duration {
 fn suspect(w: &mut World, node: usize, of: usize) {
     let lease = w.nodes[of].lease().unwrap();
     w.give(node, |m, now| m.challenges(now).suspect(lease));
-}
-
-fn trust_again(w: &mut World, node: usize, of: usize) {
-    let lease = w.nodes[of].lease().unwrap();
-    w.give(node, |m, now| m.challenges(now).trust_again(lease));
 }
 
 /// Returns how many challenges stand.

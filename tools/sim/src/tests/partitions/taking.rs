@@ -45,45 +45,6 @@ fn member_without_a_lease_and_with_stuck_work_leaves_all_to_others() {
 }
 
 #[test]
-fn late_key_of_a_member_that_stepped_aside_keeps_nobody_waiting() {
-    let mut w = World::with_partitions(2, 8);
-    w.nodes[0].work = Work::Never;
-    // The late join arrives when the next one was answered, and its key is removed again.
-    w.next(0, joins, Fate::Late(secs(1)));
-    w.pause(0, TTL * 2);
-    w.until("its key is gone", TTL * 2, |w| w.members(8) == 1);
-    w.until("it joins again", TTL * 2, |w| w.members(8) == 2);
-    w.until("it steps aside", ms(500), |w| w.members(8) == 1);
-    w.until("the late join is there", secs(2), |w| w.members(8) == 2);
-    w.until(
-        "its key is gone, and nothing is kept for it",
-        TTL + secs(1),
-        |w| w.members(8) == 1 && w.loads(8) == [0, 8],
-    );
-}
-
-#[test]
-fn partition_taken_too_late_to_be_trusted_is_released() {
-    let mut w = World::with_partitions(1, 4);
-    let renews = |ask: &Ask| matches!(ask, Ask::Renew | Ask::Open { .. });
-    w.the_next(1000, 0, renews, Fate::RequestLost);
-    w.run(ms(300));
-    let trusted = w.nodes[0].core.deadlines().trusted().unwrap();
-    let end = w.nodes[0].world(trusted.before(GRACE));
-    w.run(end.since(w.now).saturating_sub(ms(100)));
-    let (_, key) = w.any_of(0, 4);
-    let before = w.count(0, takes);
-    w.next(0, takes, Fate::Slow(ms(200)));
-    w.delete(&key);
-    w.run(ms(90));
-    assert_eq!(w.count(0, takes), before + 1);
-    assert!(w.store.contains(&key) && w.nodes[0].core.deadlines().trusted().is_some());
-    w.run(ms(210));
-    assert!(w.nodes[0].core.deadlines().trusted().is_none());
-    assert!(!w.store.contains(&key) && w.nodes[0].lease().is_some());
-}
-
-#[test]
 fn member_that_steps_aside_searches_a_late_batch_despite_its_work() {
     let mut w = World::new(2, 1);
     w.nodes[0].work = Work::Never;
@@ -267,17 +228,6 @@ fn owner_whose_keys_are_deleted_unwatched_notices_at_the_next_renewal() {
             w.loads(MANY) == [left]
         });
     }
-}
-
-#[test]
-fn overwritten_key_is_deleted_at_its_deadline_after_the_lease_is_lost() {
-    let mut w = World::with_partitions(2, 8);
-    w.nodes[0].work = Work::Never;
-    let (_, key) = w.any_of(0, 8);
-    w.overwrite(&key);
-    w.run(ms(10));
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.until("others own it", GRACE + secs(1), |w| w.loads(8) == [0, 8]);
 }
 
 #[test]

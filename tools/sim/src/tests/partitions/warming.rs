@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::tests::TTL;
 use crate::tests::asks::secs;
 use crate::world::World;
-use crate::world::home::Home;
 use crate::world::partitions::prefix_of;
 
 const COUNT: u32 = 8;
@@ -83,22 +82,4 @@ fn owner_gives_partitions_up_at_the_limit_whatever_changes() {
     w.until("the later limit", secs(6), |w| w.even(COUNT, &[0, 1, 2]));
     w.run(TTL);
     w.check_shared(COUNT);
-}
-
-#[test]
-fn evacuated_owner_keeps_partitions_until_the_others_are_ready() {
-    let mut w = World::new(2, 1);
-    for (node, home) in [Home::East, Home::West].into_iter().enumerate() {
-        w.nodes[node].home = home;
-        w.nodes[node].warmth.is_cold = true;
-        w.nodes[node].warmth.within = LIMIT;
-        w.join_partitions(node, COUNT);
-    }
-    w.until("owned", secs(2), |w| w.loads(COUNT) == [4, 4]);
-    w.evacuate(Home::East, None);
-    w.run(LIMIT / 2);
-    let all = coming(&w, 1);
-    assert_eq!((all.len(), w.loads(COUNT)), (4, vec![4, 4]));
-    says_ready(&mut w, 1, all);
-    w.until("all move", secs(1), |w| w.loads(COUNT) == [0, 8]);
 }

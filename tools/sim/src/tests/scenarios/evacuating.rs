@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use crate::tests::scenarios::*;
-use crate::tests::{E, GRACE, SCOPES, TTL};
-use crate::world::home::{Home, MARKS};
+use crate::tests::{E, GRACE, SCOPES, SLOW, TTL};
+use crate::world::home::Home::{self, East, Nowhere, West};
+use crate::world::home::MARKS;
 use crate::world::node::Work;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
-use Home::{East, Nowhere, West};
 use eldest_core::action::{Ask, Note, Status};
 use eldest_core::candidate::WatchScope;
 use eldest_core::evacuation::step_down_key;
@@ -149,43 +149,6 @@ fn follower_in_a_long_queue_moves_once_for_each_order() {
     w.check_settled();
 }
 
-/// Alternating orders move the lead, but do not keep every node from it.
-#[test]
-fn alternating_orders_leave_a_leader() {
-    const SAMPLES: usize = 400;
-    for scope in SCOPES {
-        for work in [Work::After(ms(2)), Work::After(GRACE / 2)] {
-            let mut w = World::at_home(scope, &[East, West, East, West]);
-            w.nodes.iter_mut().for_each(|node| node.work = work);
-            let mut led = 0;
-            for sample in 0..SAMPLES {
-                let (on, off) = [(East, West), (West, East)][sample % 2];
-                w.evacuate(on, None);
-                w.lift(off);
-                w.run(ms(100));
-                let unended = |node: &usize| {
-                    w.nodes[*node]
-                        .term_of(E)
-                        .is_some_and(|term| term.reason.is_none())
-                };
-                led += usize::from(
-                    (0..4)
-                        .filter(|node| w.leads(*node))
-                        .any(|node| unended(&node)),
-                );
-            }
-            assert!(
-                led > SAMPLES * 3 / 4,
-                "{scope:?}, {work:?}: {led} of {SAMPLES}"
-            );
-            w.lift(East);
-            w.lift(West);
-            w.run(TTL);
-            w.check_settled();
-        }
-    }
-}
-
 /// How long an order lasts.
 const STANDS: Duration = Duration::from_secs(600);
 
@@ -210,20 +173,6 @@ fn order_for_another_key_moves_no_leader() {
     assert_eq!(w.nodes[1].status(E), Some(Status::waiting(1)));
 }
 
-#[test]
-fn leader_does_not_step_down_for_evacuated_candidates_unless_evacuated() {
-    let mut w = World::at_home(WatchScope::Auto, &[East, West]);
-    w.evacuate(West, None);
-    w.order_step_down(E, STANDS);
-    w.run(TTL);
-    assert!(w.leads(0) && w.terms(0) == 1, "it would lead again");
-    w.evacuate(East, None);
-    w.until("both are", secs(6), |w| w.leads(1));
-    w.run(TTL);
-    assert_eq!((w.terms(0), w.terms(1)), (1, 1));
-    w.check_settled();
-}
-
 /// How long a leader waits for a warm successor.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The time that a hand-over takes at most, with the pause between two moves of the lead.
@@ -231,7 +180,7 @@ const HAND_OVER: Duration = Duration::from_secs(6);
 
 /// Makes a world whose nodes are in these places and not warm, and whose first node leads.
 fn cold(scope: WatchScope, homes: &[Home]) -> World {
-    World::standing(scope, homes, |node, home| {
+    World::standing(SLOW, scope, homes, |node, home| {
         node.home = *home;
         (node.warmth.is_cold, node.warmth.within) = (true, LIMIT);
     })
@@ -322,4 +271,20 @@ fn each_order_and_each_term_has_the_whole_limit() {
     w.until("the limit has passed", HAND_OVER, |w| w.leads(1));
     w.run(TTL);
     w.check_settled();
+}
+
+#[test]
+fn locks_stay_with_their_holders() {
+    let mut w = World::at_home(WatchScope::Auto, &[East, West]);
+    w.acquire(0, b"l/", false);
+    w.run(ms(50));
+    w.acquire(1, b"l/", false);
+    w.evacuate(East, None);
+    w.run(secs(2));
+    assert!(w.leads(1));
+    assert_eq!(w.leader(b"l/"), Some(0));
+    // A node whose watch begins again keeps its place, too.
+    w.disturb_watches(0, true);
+    w.run(secs(2));
+    assert_eq!(w.leader(b"l/"), Some(0));
 }

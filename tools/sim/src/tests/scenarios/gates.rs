@@ -75,20 +75,6 @@ fn reads_of_a_session_go_out_a_limited_number_at_once() {
     w.until("everything is seen", secs(1), sees_everything);
 }
 
-#[test]
-fn joins_that_another_store_answers_make_room() {
-    let mut w = World::new(1, 1);
-    w.observe(0);
-    w.run(ms(20));
-    join_everywhere(&mut w, MOST_JOINS);
-    w.until("joins are under way", secs(1), |w| w.count(0, joins) > 0);
-    exchanged(&mut w);
-    w.until("noticed", ms(20), |w| w.nodes[0].noted(changed) == 1);
-    w.until("it leads everywhere", TTL, |w| {
-        leads_everywhere(w, MOST_JOINS)
-    });
-}
-
 /// Makes all watches silent, so that the session notices it and checks its leaders' keys.
 fn checked(w: &mut World) {
     let before = w.count(0, checks);

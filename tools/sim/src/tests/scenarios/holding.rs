@@ -1,7 +1,6 @@
 //! Tests locks and semaphores: the order of holders, and their number.
 
 use super::*;
-use crate::tests::{TTL, key};
 use crate::world::World;
 use crate::world::cluster::PERMITS;
 use eldest_core::action::Class;
@@ -14,22 +13,6 @@ fn ended(w: &World, node: usize) -> Option<(EndReason, Option<Class>)> {
     let (_, candidate) = w.nodes[node].candidates.iter().next_back()?;
     let (reason, error) = candidate.ended.as_ref()?;
     Some((*reason, error.as_ref().map(|t| t.class)))
-}
-
-#[test]
-fn an_attempt_joins_only_where_it_holds_at_once() {
-    let mut w = World::new(2, 1);
-    w.acquire(0, L, true);
-    w.run(ms(20));
-    assert_eq!(w.leader(L), Some(0));
-    let revision = w.store.revision();
-    w.acquire(1, L, true);
-    w.run(ms(20));
-    assert_eq!(ended(&w, 1), Some((EndReason::Taken, None)));
-    assert_eq!(w.count(1, joins), 1, "one transaction");
-    assert_eq!(w.store.revision(), revision, "which wrote nothing");
-    w.run(secs(10));
-    w.check_settled();
 }
 
 #[test]
@@ -64,56 +47,6 @@ fn holder_that_reads_an_older_holder_before_it_keeps_its_permit() {
     w.until("it reads", secs(1), |w| w.count(1, reads) > before);
     w.run(secs(1));
     assert_eq!((w.holders(PERMITS), w.elected.len()), (2, 2));
-}
-
-#[test]
-fn attempt_does_not_compare_with_revisions_of_a_former_store() {
-    let mut w = World::new(3, 1);
-    for _ in 0..200 {
-        w.store.put(&key("other"), b"", 0);
-    }
-    w.acquire(0, PERMITS, true);
-    w.run(ms(20));
-    // The node has seen one permit free; when it requests that permit, the store is another one, in which both are
-    // taken.
-    w.acquire(1, PERMITS, true);
-    w.until("asked again", ms(50), |w| w.count(1, joins) == 2);
-    w.restored = true;
-    w.store = crate::world::store::Store::new();
-    w.store.cluster = 8;
-    w.relink(1, |l| l.requests_lost = true);
-    for _ in 0..2 {
-        w.acquire(2, PERMITS, true);
-        w.run(ms(50));
-    }
-    assert_eq!(w.store.queue(PERMITS).len(), 2);
-    w.relink(1, |l| l.requests_lost = false);
-    w.until("its candidacy ends", TTL, |w| {
-        ended(w, 1) == Some((EndReason::Taken, None))
-    });
-    assert_eq!(w.store.queue(PERMITS).len(), 2);
-}
-
-#[test]
-fn a_waiter_whose_semaphore_was_taken_over_by_another_capacity_is_refused() {
-    let mut w = World::new(2, 1);
-    for _ in 0..3 {
-        w.acquire(0, PERMITS, false);
-        w.run(ms(20));
-    }
-    w.nodes[0].link.requests_lost = true;
-    w.revoke(w.nodes[0].lease().unwrap());
-    w.run(ms(50));
-    w.acquire(1, b"s/3/", false);
-    w.run(ms(50));
-    assert_eq!(w.holders(b"s/3/"), 1);
-    w.relink(0, |l| l.requests_lost = false);
-    w.run(secs(10));
-    assert_eq!(
-        ended(&w, 0),
-        Some((EndReason::Refused, Some(Class::Mismatch)))
-    );
-    assert!(w.store.queue(PERMITS).is_empty());
 }
 
 #[test]

@@ -10,11 +10,10 @@ use eldest_core::reason::EndReason;
 
 #[test]
 fn announcement_meant_for_the_join_is_repeated_until_made() {
-    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     for fate in [Fate::RequestLost, Fate::AnswerLost] {
         let mut w = World::new(1, 1);
         let slot = w.campaign(0);
-        w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
+        w.until_sent(0, joins);
         w.the_next(3, 0, proclaims, fate);
         w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
         assert!(w.nodes[0].proclaimed[0].1 == Ok(true));
@@ -32,21 +31,8 @@ fn announcement_meant_for_the_join_is_repeated_until_made() {
 }
 
 #[test]
-fn refused_announcement_that_is_owed_is_repeated_with_pauses() {
-    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
-    let mut w = World::new(1, 1);
-    let slot = w.campaign(0);
-    w.until("a join is under way", secs(1), |w| w.count(0, joins) == 1);
-    w.the_next(1000, 0, proclaims, Fate::Refused(Class::Retry));
-    w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
-    w.run(secs(10));
-    assert!((3..20).contains(&w.count(0, proclaims)));
-}
-
-#[test]
 fn announcements_one_after_another_take_one_write_each() {
     let mut w = World::seated(1);
-    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     for (ticket, value) in [(1, b"older"), (2, b"newer")] {
         w.give(0, |m, now| m.proclaim(now, 1, value[..].into(), ticket));
         w.run(ms(100));
@@ -58,7 +44,6 @@ fn announcements_one_after_another_take_one_write_each() {
 #[test]
 fn announcement_in_an_adopted_key_takes_one_write() {
     let mut w = World::new(1, 1);
-    let proclaims = |ask: &Ask| matches!(ask, Ask::Proclaim { .. });
     w.next(0, joins, Fate::AnswerLost);
     let slot = w.campaign(0);
     w.until("it stands", secs(1), |w| !w.store.queue(E).is_empty());
@@ -109,32 +94,6 @@ fn a_put_delayed_beyond_its_candidates_leaving_is_swept() {
 }
 
 #[test]
-fn candidate_leaving_during_an_earlier_join_does_not_free_its_key() {
-    // The join is lost, or is slow but answered.
-    for fate in [Fate::RequestLost, Fate::Delayed(ms(200))] {
-        let mut w = World::new(1, 1);
-        w.next(0, joins, fate);
-        w.campaign(0);
-        w.until("sent", secs(1), |w| w.count(0, joins) == 1);
-        // Two candidacies end and begin again, before the first knows the result of its join.
-        for _ in 0..2 {
-            w.leave(0, E);
-            w.run(ms(5));
-            w.campaign(0);
-            w.run(ms(5));
-        }
-        w.until("the last leads", secs(2), |w| w.leads(0));
-        w.run(secs(3));
-        assert!(w.leads(0));
-        assert_eq!(
-            w.elected.len(),
-            1,
-            "what the first looks for is not the last one's key: {fate:?}"
-        );
-    }
-}
-
-#[test]
 fn new_candidate_receives_permanent_refusals() {
     for (class, persistent, ends) in [
         (Class::Denied, false, true),
@@ -167,32 +126,6 @@ fn new_candidate_receives_permanent_refusals() {
     }
 }
 
-/// Returns how many requests of that kind a new candidate sends in ten seconds in which etcd refuses each of them
-/// within 2 ms.
-fn tried(what: fn(&Ask) -> bool) -> usize {
-    let mut w = World::new(1, 1);
-    w.the_next(usize::MAX, 0, what, Fate::Refused(Class::Retry));
-    w.campaign(0);
-    w.run(secs(10));
-    w.count(0, what)
-}
-
-#[test]
-fn failing_join_is_sent_at_growing_intervals() {
-    let tried = tried(joins);
-    assert!((5..20).contains(&tried), "{tried}");
-}
-
-#[test]
-fn failing_read_of_the_queue_is_repeated_at_growing_intervals() {
-    let mut w = World::seated(1);
-    w.the_next(usize::MAX, 0, reads, Fate::Refused(Class::Retry));
-    w.disturb_watches(0, true);
-    w.run(secs(10));
-    let tried = w.count(0, reads);
-    assert!((5..20).contains(&tried), "{tried}");
-}
-
 /// Joins two elections, both requested in the one turn in which the lease is granted.
 fn two_elections(w: &mut World) {
     w.plan.together = true;
@@ -214,4 +147,42 @@ fn joins_that_were_lost_together_are_adopted_each() {
     w.until("both lead", secs(3), both);
     assert_eq!(created(&w), [2, 2], "put once");
     assert_eq!(w.tally.of("joins lost together"), 1);
+}
+
+/// A kind of request, with the class by which etcd refuses each of them, the beginning of the story, and the kind that is repeated.
+type Refused = (fn(&Ask) -> bool, Class, fn(&mut World), fn(&Ask) -> bool);
+
+#[test]
+fn refused_requests_are_repeated_at_growing_intervals() {
+    let campaigns = |w: &mut World| {
+        w.campaign(0);
+    };
+    let refused: [Refused; 4] = [
+        (joins, Class::Retry, campaigns, joins),
+        // The endpoints belong to two clusters: one grants the lease, the other does not know it.
+        (joins, Class::LeaseGone, campaigns, grants),
+        (reads, Class::Retry, reads_again, reads),
+        (proclaims, Class::Retry, announces, proclaims),
+    ];
+    for (number, (what, class, begins, repeated)) in refused.into_iter().enumerate() {
+        let mut w = World::new(1, 1);
+        w.the_next(usize::MAX, 0, what, Fate::Refused(class));
+        begins(&mut w);
+        w.run(secs(10));
+        let tried = w.count(0, repeated);
+        assert!((3..20).contains(&tried), "row {number}: {tried}");
+    }
+}
+
+fn reads_again(w: &mut World) {
+    w.campaign(0);
+    w.run(ms(100));
+    w.disturb_watches(0, true);
+}
+
+/// The caller learns at once that its value goes with the join; the session owes it to the key from then on.
+fn announces(w: &mut World) {
+    let slot = w.campaign(0);
+    w.until_sent(0, joins);
+    w.give(0, |m, now| m.proclaim(now, slot, (*b"news").into(), 1));
 }

@@ -2,7 +2,6 @@
 
 mod ending;
 mod evacuating;
-mod freshness;
 mod gates;
 mod holding;
 mod joining;

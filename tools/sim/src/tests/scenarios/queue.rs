@@ -65,11 +65,7 @@ fn growing(nodes: usize, long: usize) -> World {
         long_queue: long,
         ..SLOW
     };
-    let mut w = World::of(settings, nodes, 1);
-    for node in 0..nodes {
-        w.join(node, E, WatchScope::Auto, false);
-        w.run(ms(20));
-    }
+    let mut w = World::standing(settings, WatchScope::Auto, &vec![(); nodes], |_, ()| ());
     w.run(ms(100));
     w
 }

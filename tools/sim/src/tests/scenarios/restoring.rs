@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::tests::{E, TTL, key};
-use crate::world::store::Store;
 use crate::world::{Fate, World};
 use eldest_core::action::Note;
 use eldest_core::candidate::WatchScope;
@@ -14,15 +13,6 @@ fn changed(note: &Note) -> bool {
     matches!(note, Note::StoreChanged { .. })
 }
 
-fn standing(nodes: usize, follow: WatchScope) -> World {
-    let mut w = World::new(nodes, 1);
-    for node in 0..nodes {
-        w.join(node, E, follow, true);
-        w.run(ms(20));
-    }
-    w
-}
-
 /// Lets a candidate come and go: the sessions learn it through their watches alone.
 fn comes_and_goes(w: &mut World) {
     w.store.put(&key("e/guest"), b"", 0);
@@ -30,45 +20,6 @@ fn comes_and_goes(w: &mut World) {
     w.store.delete(&key("e/guest"));
     w.publish();
     w.run(ms(20));
-}
-
-#[test]
-fn stream_killed_by_a_restore_is_noticed_at_a_repeated_revision() {
-    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
-        let mut w = standing(2, follow);
-        let backup = w.store.clone();
-        w.store.put(&key("e/guest"), b"", 0);
-        w.publish();
-        w.run(TTL);
-        let (known, first) = (w.store.revision(), w.nodes[0].key(E).unwrap());
-        w.kill(0);
-        w.nodes[1].dead_watches = Some(w.nodes[1].watch_generation);
-        w.restore(&backup, 0);
-        w.delete(&first);
-        assert_eq!(w.store.revision(), known, "only the raft term is new");
-        w.until("the one behind leads", TTL, |w| w.leads(1));
-        assert_eq!(
-            w.nodes[1].noted(changed),
-            0,
-            "nothing else tells the restore"
-        );
-    }
-}
-
-#[test]
-fn every_reopened_stream_lists_again() {
-    for follow in [WatchScope::Everyone, WatchScope::Predecessor] {
-        let mut w = standing(3, follow);
-        let backup = w.store.clone();
-        // Node 1 leaves, which node 2 sees; the restore brings its key back, at a higher revision than ever.
-        w.leave(1, E);
-        w.run(ms(50));
-        w.restore(&backup, 1000);
-        w.run(ms(500));
-        assert_eq!(w.nodes[2].noted(changed), 0, "nothing tells the restore");
-        w.drop_leadership(0, E);
-        w.until("the last one leads", TTL * 2, |w| w.leads(2));
-    }
 }
 
 #[test]
@@ -128,9 +79,7 @@ fn deletions_before_a_restore_do_not_count_afterwards() {
         w.run(ms(100));
         w.until("taken again", secs(1), |w| w.all_owned(8));
     }
-    w.restored = true;
-    w.store = Store::new();
-    w.store.cluster = 8;
+    w.exchange_store();
     w.next(0, takes, Fate::AnswerLost);
     let before = w.count(0, takes);
     w.until("taken in the new store", TTL, |w| {

@@ -1,7 +1,7 @@
 //! Tests elections that require versions: once a newer version has led, no older one does until the mark is removed.
 
 use super::*;
-use crate::tests::{E, SCOPES, TTL};
+use crate::tests::{E, SCOPES, SLOW, TTL};
 use crate::world::home::{Home, MARKS};
 use crate::world::versions::{CLAIMS, is_claim};
 use crate::world::{Fate, Watcher, World};
@@ -12,7 +12,9 @@ use eldest_core::reason::LostReason;
 
 /// Makes a world whose nodes have these versions and have joined in that order, and whose first node leads.
 fn seated(scope: WatchScope, versions: &[u32]) -> World {
-    World::standing(scope, versions, |node, version| node.version = *version)
+    World::standing(SLOW, scope, versions, |node, version| {
+        node.version = *version;
+    })
 }
 
 fn marked(w: &World) -> Option<String> {
@@ -105,29 +107,6 @@ fn candidate_that_sees_no_marks_does_not_lead_after_a_newer_version() {
     }
 }
 
-/// The first node may not read the marks, and learns of the newer version only from its claim.
-#[test]
-fn candidate_that_may_not_read_the_marks_gives_way_by_its_claim() {
-    for scope in SCOPES {
-        let mut w = World::new(2, 1);
-        w.store.put(&version_key(MARKS, E).into(), b"@2@", 0);
-        w.forbid(0, MARKS, false);
-        for (node, version) in [(0, 1), (1, 2)] {
-            w.nodes[node].version = version;
-            w.join(node, E, scope, false);
-            w.run(ms(20));
-        }
-        w.until("the newer version leads", secs(5), |w| w.leads(1));
-        assert_eq!((w.terms(0), w.order()), (0, vec![1, 0]), "{scope:?}");
-        assert_eq!(holds_back(&w, 0), 1, "{scope:?}");
-        resign(&mut w, 1);
-        w.run(TTL);
-        assert_eq!((w.leader(E), holds_back(&w, 0)), (None, 1), "{scope:?}");
-        w.remove_version(E);
-        w.until("its claim finds no mark", secs(5), |w| w.leads(0));
-    }
-}
-
 /// The first node's user may not write the mark.
 #[test]
 fn candidate_whose_claims_are_refused_lets_another_lead() {
@@ -192,40 +171,6 @@ fn late_claim_lowers_no_mark() {
     w.run(secs(6));
     assert_eq!(marked(&w).as_deref(), Some("3"));
     assert!(w.leads(2), "{:?}", w.order());
-}
-
-/// The leader's watch of the marks is behind that of the queue, so the leader does not see the mark that its own claim has
-/// raised.
-#[test]
-fn leader_that_sees_its_own_mark_late_does_not_give_way_to_an_older_version() {
-    for scope in SCOPES {
-        let mut w = World::new(2, 1);
-        w.store.put(&version_key(MARKS, E).into(), b"@1@", 0);
-        w.evacuate(Home::East, None);
-        for (node, home, version) in [(0, Home::East, 2), (1, Home::West, 1)] {
-            w.nodes[node].home = home;
-            w.nodes[node].version = version;
-        }
-        // The leader sees the evacuation and the former mark before its claim arrives.
-        w.next(0, is_claim, Fate::Delayed(ms(200)));
-        w.join(0, E, scope, false);
-        w.run(ms(100));
-        let late = w.now.after(secs(1));
-        let of_marks = |watcher: &&mut Watcher| watcher.node == 0 && *watcher.key == *MARKS;
-        let watcher = w.watchers.iter_mut().find(of_marks).unwrap();
-        watcher.last = late;
-        w.until("it leads", ms(400), |w| w.leads(0));
-        assert_eq!(marked(&w).as_deref(), Some("2"));
-        w.join(1, E, scope, false);
-        w.run(ms(300));
-        assert!(w.now < late && w.leads(0), "{scope:?}");
-        w.run(TTL);
-        assert_eq!((w.terms(0), w.order()), (1, vec![0, 1]), "{scope:?}");
-        w.check_settled();
-        // The mark of its own claim binds the leader only until the leader sees that the mark is gone.
-        w.remove_version(E);
-        w.until("the other leads", secs(1), |w| w.leads(1));
-    }
 }
 
 /// The leader requires no version, and its watch of the marks is behind that of the queue.

@@ -108,6 +108,7 @@ fn new_stream_is_asked_at_once_for_what_the_broken_one_refused() {
     w.run(secs(10));
     // The pause has become long, and begins now.
     let before = w.nodes[1].noted(refused);
+    assert!(before < 20, "{before} in 10 s");
     w.until("refused again", secs(3), |w| {
         w.nodes[1].noted(refused) > before
     });
