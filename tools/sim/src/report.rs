@@ -47,25 +47,20 @@ fn columns(texts: impl Iterator<Item = String>) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Returns the events that did not happen in a campaign, although only a broken simulator can prevent them. More events must happen
-/// if sessions allow challenges.
+/// Returns the events that did not happen in a campaign, although only a broken simulator can prevent them. If sessions allow
+/// challenges, these are the events of challenges, because the stories have fewer other faults.
 pub(crate) fn vacuous(sum: &Sum, challenges: bool) -> Vec<String> {
-    let never = |what: &&str| sum.tally.of(what) == 0;
-    let must = MUST_HAPPEN
-        .iter()
-        .chain(CHALLENGES.iter().filter(|_| challenges));
-    let none = must.copied().filter(never).map(str::to_owned);
-    let missed = |kind: &Kind| {
-        sum.tally
-            .faults
-            .get(kind)
-            .is_none_or(|(_, hits)| *hits == 0)
+    let (must, kinds): (&[&str], Vec<Kind>) = if challenges {
+        let kinds = Kind::CHALLENGES.into_iter().chain(Kind::SELDOM);
+        (&CHALLENGES, kinds.collect())
+    } else {
+        (&MUST_HAPPEN, Kind::every().collect())
     };
-    let of_challenges = Kind::CHALLENGES.into_iter().chain(Kind::SELDOM);
-    let kinds = Kind::every().chain(of_challenges.filter(|_| challenges));
-    let missed = kinds.filter(missed);
-    none.chain(missed.map(|kind| format!("faults that hit a leader: {kind:?}")))
-        .collect()
+    let never = must.iter().filter(|what| sum.tally.of(what) == 0);
+    let hits = |kind: &Kind| sum.tally.faults.get(kind).map_or(0, |(_, hits)| *hits);
+    let missed = kinds.into_iter().filter(|kind| hits(kind) == 0);
+    let missed = missed.map(|kind| format!("faults that hit a leader: {kind:?}"));
+    never.map(|what| (*what).to_owned()).chain(missed).collect()
 }
 
 /// Formats the story of a broken invariant: its plan as it is kept, and the last lines of its trace.
