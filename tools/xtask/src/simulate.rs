@@ -14,8 +14,8 @@ pub(crate) const PACKAGE: &str = "eldest-sim";
 pub(crate) const PROFILE: &str = "simulate";
 /// The program with its tests.
 pub(crate) const TESTS: &str = "simulator";
-/// The option that leaves out the seeds that take long.
-pub(crate) const BRIEFLY: [&str; 2] = ["--skip", "searching::further_"];
+/// The options that leave out what takes as long as all else.
+pub(crate) const BRIEFLY: [&str; 4] = ["--skip", "searching::further_", "--skip", "ten_thousand_"];
 /// The feature that the program needs.
 pub(crate) const FEATURE: &str = "program";
 
