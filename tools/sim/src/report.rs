@@ -11,6 +11,9 @@ use crate::world::Line;
 use crate::world::tally::{CHALLENGES, MUST_HAPPEN};
 use eldest_core::time::Time;
 
+/// The number of seeds with challenges after which every other event has happened, too.
+pub(crate) const LARGE: u64 = 10_000;
+
 /// Returns the results of a campaign of runs that took so long.
 pub(crate) fn sum(sum: &Sum, took: Duration) -> String {
     let faults: u64 = sum.tally.faults.values().map(|(times, _)| times).sum();
@@ -48,19 +51,23 @@ fn columns(texts: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// Returns the events that did not happen in a campaign, although only a broken simulator can prevent them. If sessions allow
-/// challenges, these are the events of challenges, because the stories have fewer other faults.
+/// challenges, the events of challenges must happen too, and the others only in large campaigns, because the stories have fewer
+/// other faults.
 pub(crate) fn vacuous(sum: &Sum, challenges: bool) -> Vec<String> {
-    let (must, kinds): (&[&str], Vec<Kind>) = if challenges {
-        let kinds = Kind::CHALLENGES.into_iter().chain(Kind::SELDOM);
-        (&CHALLENGES, kinds.collect())
-    } else {
-        (&MUST_HAPPEN, Kind::every().collect())
-    };
-    let never = must.iter().filter(|what| sum.tally.of(what) == 0);
+    let (mut must, mut kinds) = (Vec::new(), Vec::new());
+    if challenges {
+        must.extend(CHALLENGES);
+        kinds.extend(Kind::CHALLENGES.into_iter().chain(Kind::SELDOM));
+    }
+    if !challenges || sum.runs >= LARGE {
+        must.extend(MUST_HAPPEN);
+        kinds.extend(Kind::every());
+    }
+    let never = must.into_iter().filter(|what| sum.tally.of(what) == 0);
     let hits = |kind: &Kind| sum.tally.faults.get(kind).map_or(0, |(_, hits)| *hits);
     let missed = kinds.into_iter().filter(|kind| hits(kind) == 0);
     let missed = missed.map(|kind| format!("faults that hit a leader: {kind:?}"));
-    never.map(|what| (*what).to_owned()).chain(missed).collect()
+    never.map(str::to_owned).chain(missed).collect()
 }
 
 /// Formats the story of a broken invariant: its plan as it is kept, and the last lines of its trace.

@@ -46,14 +46,20 @@ fn deliberate_breaks_are_noticed() {
 
 #[test]
 fn impossible_zero_counts_are_reported() {
-    for (challenges, what) in [
-        (false, "terms"),
-        (false, "lease_expiring"),
-        (false, "Deposed"),
-        (true, "condemned"),
-        (true, "Withdraw"),
+    for (challenges, runs, what) in [
+        (false, 0, "terms"),
+        (false, 0, "lease_expiring"),
+        (false, 0, "Deposed"),
+        (true, 0, "condemned"),
+        (true, 0, "Withdraw"),
+        (true, report::LARGE, "refused renewals"),
+        (true, report::LARGE, "Deposed"),
     ] {
-        let missing = report::vacuous(&Sum::default(), challenges);
+        let sum = Sum {
+            runs,
+            ..Sum::default()
+        };
+        let missing = report::vacuous(&sum, challenges);
         assert!(missing.iter().any(|m| m.contains(what)), "{what}");
     }
 }
