@@ -1,14 +1,21 @@
 //! Runs the stages `quick`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use cargo_metadata::camino::Utf8Path;
 
 use crate::metadata::Metadata;
-use crate::published::{HTTP, LIBRARY, ROUTE, TESTING};
+use crate::published::{CORE, HTTP, LIBRARY, ROUTE, STORE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
 use crate::{consumer, imports, pages, proofs, runbooks, setup, simulate, suites, terms, together};
+
+/// The packages whose changes the simulator runs.
+const SIMULATED: [&str; 3] = [CORE, STORE, simulate::PACKAGE];
+/// This package.
+const XTASK: &str = "xtask";
 
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 
@@ -27,17 +34,64 @@ const ALONE: [(&str, &[&str]); 6] = [
     ("eldest-demo", &[]),
 ];
 
-/// Runs the stage `quick` of `cargo xtask check`: all code is linted, and the unit tests and those of the simulator run, without its
-/// seeds that take long.
+/// Runs the stage `quick` of `cargo xtask check`: all code is linted, and the unit tests of the packages with uncommitted changes run
+/// (of all packages, if there are none). After a change of what it simulates, so does the simulator, without the seeds that take long.
 pub(crate) fn quick(stage: &mut Stage) -> Result<()> {
-    let product = together::build_unit_tests(stage, simulate::TESTS)?;
+    let due = due(stage)?;
+    stage.say(&format!("unit tests: {}", due.join(", ")));
     stage.step(&mut together::lint(stage)?)?;
-    let own = together::build_xtask(stage)?;
-    for built in [product, own] {
-        suites::unit_tests(stage, &built, |_| true)?;
+    let is_due = |name: &str| due.iter().any(|it| it == name);
+    let is_simulated = |name: &String| SIMULATED.contains(&name.as_str());
+    let built = if due.iter().all(is_simulated) {
+        // No dependency is compiled again with other features, because these packages have few.
+        together::build_unit_tests(stage, &SIMULATED, simulate::TESTS)?
+    } else {
+        together::build_unit_tests(stage, &[], simulate::TESTS)?
+    };
+    suites::unit_tests(stage, &built, |program| is_due(&program.package))?;
+    if due.iter().any(is_simulated) {
         simulate::tests(stage, &built, &simulate::BRIEFLY)?;
     }
+    if is_due(XTASK) {
+        let own = together::build_xtask(stage)?;
+        suites::unit_tests(stage, &own, |_| true)?;
+    }
     Ok(())
+}
+
+/// Returns the packages with uncommitted changes, or all packages if there are none.
+fn due(stage: &Stage) -> Result<Vec<String>> {
+    let mut git = setup::program("git");
+    let status = git.args(["status", "--porcelain", "--untracked-files=all"]);
+    let status = stage.output(status)?;
+    // A line has two letters, a space and a path. A renamed file's old path comes first, and names its package as well.
+    let changed: Vec<_> = status.lines().filter_map(|line| line.get(3..)).collect();
+    let metadata = Metadata::of_workspace(stage)?;
+    let mut folders = Vec::new();
+    for package in metadata.packages() {
+        let folder = package.manifest_path.parent().context("a folder")?;
+        folders.push((folder.strip_prefix(setup::root())?, package.name.as_str()));
+    }
+    Ok(owners(&folders, &changed))
+}
+
+/// Returns the packages in whose folders these paths are, or all packages if there are no paths. The folder of the library's package
+/// is that of the workspace.
+fn owners(folders: &[(&Utf8Path, &str)], paths: &[&str]) -> Vec<String> {
+    let owner = |path: &&str| {
+        let around = folders
+            .iter()
+            .filter(|(folder, _)| Utf8Path::new(path).starts_with(folder));
+        around.max_by_key(|(folder, _)| folder.components().count())
+    };
+    let all = folders.iter().filter(|_| paths.is_empty());
+    let owners: BTreeSet<_> = paths
+        .iter()
+        .filter_map(owner)
+        .chain(all)
+        .map(|(_, name)| (*name).to_owned())
+        .collect();
+    owners.into_iter().collect()
 }
 
 /// Runs the stage `source`.
@@ -120,4 +174,28 @@ pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
     ));
     stage.say(&format!("these declare nothing: {}", silent.join(", ")));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use cargo_metadata::camino::Utf8Path;
+
+    use super::owners;
+
+    #[test]
+    fn unit_tests_of_changed_packages_are_due_or_those_of_all() {
+        let folders = [("", "eldest"), ("crates/eldest-core", "eldest-core")];
+        let folders = folders.map(|(folder, name)| (Utf8Path::new(folder), name));
+        let due = |paths: &[&str]| owners(&folders, paths).join(" ");
+        assert_eq!(due(&[]), "eldest eldest-core");
+        assert_eq!(
+            due(&["crates/eldest-core/src/a.rs", "crates/eldest-core/b.rs"]),
+            "eldest-core"
+        );
+        assert_eq!(
+            due(&["src/a.rs", "crates/eldest-core/src/a.rs"]),
+            "eldest eldest-core"
+        );
+        assert_eq!(due(&["crates/eldest-core-too/src/a.rs"]), "eldest");
+    }
 }

@@ -50,7 +50,7 @@ pub(crate) const CHECK: &[Entry] = &[
     SOURCE,
     quick(
         "quick",
-        "all code, linted; the unit tests; the simulator, briefly",
+        "all code, linted; the unit tests of changed packages; the simulator, briefly",
         checks::quick,
     ),
 ];

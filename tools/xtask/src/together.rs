@@ -118,11 +118,15 @@ pub(crate) fn build_and_become(
     process::become_it(Command::new(binary).args(args).envs(variable))
 }
 
-/// Builds the unit tests of the product's libraries, and that program of tests.
-pub(crate) fn build_unit_tests(stage: &Stage, program: &str) -> Result<Built> {
+/// Builds that program of tests and the unit tests of these libraries, or of all libraries of the product if none is named.
+pub(crate) fn build_unit_tests(stage: &Stage, of: &[&str], program: &str) -> Result<Built> {
     let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo.args(["--no-run", "--lib", "--test", program]);
-    built_by(stage, cargo.args(together(stage, Workspace::Product)?))
+    if of.is_empty() {
+        cargo.args(together(stage, Workspace::Product)?);
+    }
+    cargo.args(of.iter().flat_map(|package| ["--package", package]));
+    built_by(stage, &mut cargo)
 }
 
 /// Does the same for this very program and its tests.
