@@ -37,7 +37,7 @@ async fn thousands_of_elections_of_a_user_join_without_losing_the_lease() -> Res
     assert!(logs.of("eldest::session", "lease lost", &[]).is_empty());
     let message = "a lease with so many keys is slow on an etcd with users: use another session for some of them";
     logs.one("eldest::session", message, &[("identity", "me")]);
-    drop(runs);
-    session.close().await?;
+    // Nothing is released: the end of so many keys has a limit of its own, and this etcd ends with the test.
+    drop((runs, session, guarded));
     Ok(())
 }
