@@ -1,13 +1,15 @@
 //! Prepares the Docker Engine for tests, and builds the images that the Dockerfile describes.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
 use crate::compose::{self, Compose};
 use crate::images::Kind;
+use crate::programs::Built;
 use crate::stage::Stage;
-use crate::{engine, images, setup, sweep, tools};
+use crate::{engine, images, setup, tools};
 
 /// The Dockerfile's image of the node, built for the tests in less time, so that the demo's image stays optimised.
 pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
@@ -22,16 +24,24 @@ const OLD_BUILDS: (&str, &str) = ("label=eldest.stage=builder", "until=24h");
 /// cannot be used, if there is one.
 pub(crate) fn with_engine(
     stage: &mut Stage,
+    built: &Built,
     body: impl FnOnce(&mut Stage, Result<Compose>) -> Result<()>,
 ) -> Result<()> {
     let ready = ready(stage);
-    let ready = ready.and_then(|compose| sweep::run(stage).map(|()| compose));
+    let ready = ready.and_then(|compose| sweep(stage, built).map(|()| compose));
     let was_ready = ready.is_ok();
     let result = body(stage, ready);
     if was_ready {
-        return result.and(sweep::run(stage));
+        return result.and(sweep(stage, built));
     }
     result
+}
+
+/// Removes what killed test runs left behind, by the example of eldest-testing.
+fn sweep(stage: &Stage, built: &Built) -> Result<()> {
+    let removed = stage.output(&mut Command::new(built.program("sweep")?))?;
+    removed.lines().for_each(|line| stage.say(line));
+    Ok(())
 }
 
 /// Runs the stage `prepare`: fetches and makes what other stages need, while nothing else runs. The stages find the

@@ -43,7 +43,6 @@ mod sources;
 mod stage;
 mod stages;
 mod suites;
-mod sweep;
 mod tally;
 mod terms;
 mod test;

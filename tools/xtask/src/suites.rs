@@ -175,7 +175,7 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     cases.push(in_documentation(stage)?);
     // Failovers are the slowest of all, and each takes a place among the few with containers.
     cases.sort_by_key(|case| !begins(case, &SLOW));
-    docker::with_engine(stage, |stage, compose| {
+    docker::with_engine(stage, &built, |stage, compose| {
         match compose.and_then(|compose| failovers(stage, &built, &compose)) {
             Ok(failovers) => drop(cases.splice(0..0, failovers)),
             // The other tests still run.
@@ -363,10 +363,9 @@ fn in_lab(stage: &mut Stage, name: &str, options: &[&str]) -> Result<()> {
 /// Runs the stage `containers`: all tests that need the Docker Engine, with the images that the Dockerfile describes.
 pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
-    docker::with_engine(stage, |stage, compose| {
+    docker::with_engine(stage, &built, |stage, compose| {
         let compose = compose?;
         docker::build(stage, &compose)?;
-        sweep(stage)?;
         // The example of a team's own tests builds its service by cargo.
         let mut settings = setup::cargo([])?;
         with_compose(&mut settings, &compose);
@@ -385,13 +384,4 @@ fn in_containers(stage: &Stage, built: &Built, settings: &Command) -> Result<Vec
 fn with_compose(settings: &mut Command, compose: &Compose) {
     settings.env(COMPOSE_V1, &compose.v1);
     settings.env(COMPOSE_V2, &compose.v2);
-}
-
-/// Runs the test of the sweep, which cannot run without the engine.
-fn sweep(stage: &mut Stage) -> Result<()> {
-    let built = together::build_xtask(stage)?;
-    for program in built.tests(Kind::UnitTests, |_| true) {
-        stage.tests(program.command().args(["sweep", "--ignored"]))?;
-    }
-    Ok(())
 }
