@@ -9,10 +9,10 @@ use eldest_testing::Etcd;
 use crate::lab::Result;
 use eldest_testing::docker::owner_label;
 
-/// The image of the Dockerfile, as `cargo xtask verify containers` has it built, or that of `cargo xtask images
-/// eldest-test`.
+/// The image of the Dockerfile, as `cargo xtask verify containers` has it built, or that of `cargo xtask images eldest`.
 static IMAGE: LazyLock<String> = LazyLock::new(|| {
-    std::env::var("ELDEST_COMMAND_IMAGE").unwrap_or_else(|_| "eldest-command-test".to_owned())
+    let made = concat!("eldest:", env!("CARGO_PKG_VERSION"));
+    std::env::var("ELDEST_COMMAND_IMAGE").unwrap_or_else(|_| made.to_owned())
 });
 
 /// Runs the command on this machine's network, with fewer rights than any user has, and without a writable file.

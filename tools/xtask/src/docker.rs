@@ -55,7 +55,7 @@ pub(crate) fn prepare(stage: &mut Stage) -> Result<()> {
 /// Checks that the engine answers, and makes the images that the node's tests need beside it.
 fn ready(stage: &mut Stage) -> Result<Compose> {
     engine::ensure(stage)?;
-    images::make(stage, &[Kind::Etcd(None), Kind::Haproxy])?;
+    images::make(stage, &[Kind::Etcd, Kind::Haproxy])?;
     compose::find(stage)
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn build(stage: &mut Stage, compose: &Compose) -> Result<()> {
     const PROFILE: &str = "dev";
     const FEATURES: &str = "eldest-node/history";
     let (node, command) = (DEV_IMAGE, DEV_COMMAND_IMAGE);
-    images::make(stage, &[Kind::Etcd(None), Kind::Bases, Kind::Haproxy])?;
+    images::make(stage, &[Kind::Etcd, Kind::Bases, Kind::Haproxy])?;
     let file = setup::target().join("compose-dev.yml");
     let args = format!("args: {{ PROFILE: {PROFILE}, FEATURES: \"{FEATURES}\" }}");
     let node = format!("node1: {{ image: {node}, build: {{ {args} }} }}");

@@ -17,10 +17,10 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
     let mut cases = vec![upgrade(stage, &lab)?];
     let tools = suites::with_tools(stage)?;
     for series in SUPPORTED {
-        let (etcd, _) = vendored(stage, series)?;
+        let etcd = vendored(stage, series)?;
         cases.extend(suites::on_version(stage, &built, &tools, (series, &etcd))?);
     }
-    let (etcd, _) = vendored(stage, OLD)?;
+    let etcd = vendored(stage, OLD)?;
     cases.extend(suites::smoke(stage, &built, OLD, &etcd)?);
     match debian(stage) {
         Ok(etcd) => cases.extend(suites::smoke(stage, &built, DEBIAN, &etcd)?),

@@ -1,11 +1,10 @@
 //! Makes stand-ins for the Dockerfile's public base images from Debian's packages and this machine's Rust.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::{Image, workshop};
+use super::Image;
 use crate::stage::Stage;
 use crate::{packages, setup, version};
 
@@ -15,7 +14,7 @@ pub(crate) const DEBIAN: &str = "debian:bookworm-slim";
 const RUST: &str = "rust:1-slim-bookworm";
 const SUITE: &str = "bookworm";
 /// The recipe's number; increase it when the files or settings below change.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// Certificate authorities that this machine trusts beyond Debian's, such as a company's proxy.
 const OWN_AUTHORITIES: &str = "/usr/local/share/ca-certificates";
@@ -30,7 +29,6 @@ pub(crate) fn make(stage: &mut Stage) -> Result<()> {
         public: true,
         made_of: &format!("Debian {SUITE}, recipe {RECIPE}"),
         settings: &["CMD [\"bash\"]"],
-        keeps_owners: true,
     };
     let rust = Image {
         name: RUST,
@@ -41,84 +39,44 @@ pub(crate) fn make(stage: &mut Stage) -> Result<()> {
             "ENV CARGO_HOME=/usr/local/cargo",
             "ENV PATH=/usr/local/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         ],
-        keeps_owners: true,
     };
-    let (no_debian, no_rust) = (debian.is_missing(stage), rust.is_missing(stage));
-    if !no_debian && !no_rust {
-        return Ok(());
+    if debian.is_missing(stage) {
+        let archive = lay_out(stage, "", &[])?;
+        debian.import(stage, &archive)?;
     }
-    ensure!(
-        packages::is_root(),
-        "only root can lay out a Debian; elsewhere pull {DEBIAN} and {RUST}"
-    );
-    packages::ensure(stage, &["debootstrap"])?;
-    let root = workshop(stage, "debian")?;
-    lay_out(stage, &root)?;
-    if no_debian {
-        debian.import(stage, &root)?;
+    if rust.is_missing(stage) {
+        let toolchain = stage.output(setup::program("rustc").args(["--print", "sysroot"]))?;
+        let toolchain = toolchain.trim();
+        let add = [
+            "mkdir \"$1/usr/local/rust\"",
+            &format!("copy-in {toolchain}/bin {toolchain}/lib /usr/local/rust"),
+        ];
+        let archive = lay_out(stage, ",gcc,libc6-dev", &add)?;
+        rust.import(stage, &archive)?;
     }
-    if no_rust {
-        add_rust(stage, &root)?;
-        rust.import(stage, &root)?;
-    }
-    fs::remove_dir_all(&root)?;
     Ok(())
 }
 
-/// Lays out the smallest Debian, with this machine's mirror and certificate authorities.
-fn lay_out(stage: &Stage, root: &Path) -> Result<()> {
+/// Packs the smallest Debian with these further packages, and with this machine's mirror and certificate authorities.
+/// mmdebstrap runs the hooks last, and leaves out what apt has downloaded.
+fn lay_out(stage: &mut Stage, packages: &str, hooks: &[&str]) -> Result<PathBuf> {
+    packages::ensure(stage, &["mmdebstrap"])?;
     let mirror = packages::mirror(stage)?;
     stage.say(&format!("laying out Debian {SUITE} from {mirror}"));
-    let mut debootstrap = setup::program("debootstrap");
-    debootstrap.args(["--variant=minbase", "--include=ca-certificates", SUITE]);
-    stage.output(debootstrap.arg(root).arg(&mirror))?;
-    let sources = format!("deb {mirror} {SUITE} main\ndeb {mirror} {SUITE}-updates main\n");
-    fs::write(root.join("etc/apt/sources.list"), sources)?;
-    if Path::new(OWN_AUTHORITIES).is_dir() {
-        // They are copied to the folder from which Debian reads them, so that a later update of its list keeps them.
-        let from = format!("{OWN_AUTHORITIES}/.");
-        let to = root.join(OWN_AUTHORITIES.trim_start_matches('/'));
-        stage.output(setup::program("cp").args(["--archive", &from]).arg(to))?;
-        inside(stage, root, &["update-ca-certificates"])?;
+    let archive = setup::target().join("debian.tar");
+    let mut mmdebstrap = setup::program("mmdebstrap");
+    mmdebstrap.args(["--quiet", "--variant=minbase"]);
+    mmdebstrap.arg(format!("--include=ca-certificates{packages}"));
+    let copy = format!("copy-in {OWN_AUTHORITIES} /usr/local/share");
+    let own = [copy.as_str(), "chroot \"$1\" update-ca-certificates"];
+    let own = own.iter().filter(|_| Path::new(OWN_AUTHORITIES).is_dir());
+    for hook in own.chain(hooks) {
+        mmdebstrap.arg(format!("--customize-hook={hook}"));
     }
-    tidy(root)
-}
-
-fn add_rust(stage: &Stage, root: &Path) -> Result<()> {
-    stage.say("adding Rust");
-    let install = "apt-get install -y -qq --no-install-recommends gcc libc6-dev";
-    inside(stage, root, &["apt-get", "update", "-qq"])?;
-    inside(stage, root, &install.split(' ').collect::<Vec<_>>())?;
-    let toolchain = stage.output(setup::program("rustc").args(["--print", "sysroot"]))?;
-    let rust = root.join("usr/local/rust");
-    fs::create_dir_all(&rust)?;
-    for part in ["bin", "lib"] {
-        let mut copy = setup::program("cp");
-        copy.arg("--archive")
-            .arg(Path::new(toolchain.trim()).join(part));
-        stage.output(copy.arg(&rust))?;
+    mmdebstrap.arg(SUITE).arg(&archive);
+    for suite in [SUITE.to_owned(), format!("{SUITE}-updates")] {
+        mmdebstrap.arg(format!("deb {mirror} {suite} main"));
     }
-    tidy(root)
-}
-
-/// Runs a program of the Debian at `root`.
-fn inside(stage: &Stage, root: &Path, command: &[&str]) -> Result<()> {
-    let mut chroot = setup::program("chroot");
-    chroot.arg(root).args(command);
-    chroot.env("DEBIAN_FRONTEND", "noninteractive");
-    stage.output(&mut chroot)?;
-    Ok(())
-}
-
-/// Removes what apt has downloaded.
-fn tidy(root: &Path) -> Result<()> {
-    for folder in ["var/cache/apt/archives", "var/lib/apt/lists"] {
-        for entry in fs::read_dir(root.join(folder))? {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                fs::remove_file(entry.path())?;
-            }
-        }
-    }
-    Ok(())
+    stage.output(&mut mmdebstrap)?;
+    Ok(archive)
 }

@@ -6,10 +6,8 @@ use super::{Image, make_folder, put};
 use crate::fixed;
 use crate::stage::Stage;
 
-/// The name of the image for use.
+/// The project publishes this image under the same name.
 pub(crate) const NAME: &str = "eldest:0.1.0";
-/// The name of the image for the tests, which is built in seconds, beside the node's.
-pub(crate) const TEST_NAME: &str = "eldest-command-test";
 /// The recipe's number; increase it when the files or settings below change.
 const RECIPE: u32 = 1;
 const SETTINGS: [&str; 3] = [
@@ -18,24 +16,18 @@ const SETTINGS: [&str; 3] = [
     "USER 65532:65532",
 ];
 
-/// Makes the image for use, or the one for tests, if the program has changed.
-pub(super) fn make(stage: &Stage, test: bool) -> Result<()> {
-    let (name, binary) = if test {
-        (TEST_NAME, fixed::for_tests(stage)?)
-    } else {
-        (NAME, fixed::release(stage)?)
-    };
+/// Makes the image if the program has changed.
+pub(super) fn make(stage: &Stage) -> Result<()> {
+    let binary = fixed::release(stage)?;
     let image = Image {
-        name,
-        // The project publishes this image under the same name.
-        public: !test,
+        name: NAME,
+        public: true,
         made_of: &format!(
             "{} {}, recipe {RECIPE}",
             fixed::COMMAND,
             fixed::fingerprint(std::slice::from_ref(&binary))?
         ),
         settings: &SETTINGS,
-        keeps_owners: false,
     };
     image.make(stage, |root| {
         put(root, &binary, "/usr/local/bin/eldest")?;

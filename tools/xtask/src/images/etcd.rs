@@ -20,18 +20,14 @@ const SETTINGS: [&str; 4] = [
     "WORKDIR /var/etcd",
 ];
 
-/// Makes the image of the newest etcd in this series, or of the one that the library is tested with.
-pub(super) fn make(stage: &Stage, series: Option<&str>) -> Result<()> {
-    let (etcd, version) = match series {
-        Some(series) => releases::vendored(stage, series)?,
-        None => releases::current(stage)?,
-    };
+/// Makes the image of the etcd that the library is tested with.
+pub(super) fn make(stage: &Stage) -> Result<()> {
+    let (etcd, version) = releases::current(stage)?;
     let image = Image {
         name: &format!("{REPOSITORY}:v{version}"),
         public: true,
         made_of: &format!("etcd {version}, recipe {RECIPE}"),
         settings: &SETTINGS,
-        keeps_owners: false,
     };
     image.make(stage, |root| {
         put(root, &etcd, "/usr/local/bin/etcd")?;

@@ -37,7 +37,6 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
         public: true,
         made_of: &format!("Debian {SUITE}'s HAProxy, recipe {RECIPE}"),
         settings: &SETTINGS,
-        keeps_owners: false,
     };
     image.make(stage, |root| lay_out(stage, root))
 }

@@ -36,7 +36,6 @@ pub(crate) fn make(stage: &Stage, built: &Built) -> Result<()> {
             "ENV PATH=/usr/local/bin",
             "EXPOSE 8080",
         ],
-        keeps_owners: false,
     };
     image.make(stage, |root| {
         for (binary, name) in binaries.iter().zip(PROGRAMS) {
