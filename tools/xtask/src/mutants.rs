@@ -34,9 +34,6 @@ pub(crate) struct Options {
     /// The number of seeds of each kind for each mutant
     #[arg(long, default_value_t = 6000)]
     seeds: u64,
-    /// Run no tests: a mutant that no seed notices keeps the result that it has
-    #[arg(long)]
-    by_seeds: bool,
     /// Only check that each kept plan (tools/sim/plans) notices the mutant that it names, and the search of every story (`simulate
     /// --every`) the mutants that it must
     #[arg(long)]
@@ -67,16 +64,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if chosen.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let scratch = Scratch::new(&all, !options.by_seeds)?;
+    let scratch = Scratch::new(&all, true)?;
     let unnoticed = plans::unnoticed(&scratch, &kept, &chosen)?;
     let survivors = try_all(&scratch, &chosen, options.seeds, |mutant, noticed| {
-        if options.by_seeds && !noticed.is_by_somebody() {
-            return Ok(results.is_noticed(mutant));
-        }
-        results.core.insert(mutant.name.clone(), noticed);
         // The results are written at once, because the run may take hours and be interrupted.
-        results.write(&all)?;
-        Ok(results.is_noticed(mutant))
+        results.note(&mutant.name, noticed, &all)
     })?;
     Ok(verdict(&survivors, &unnoticed))
 }
@@ -98,12 +90,12 @@ fn verdict(survivors: &[String], plans: &[String]) -> ExitCode {
     }
 }
 
-/// Tries every mutant and returns the names of those of which `note` says that no check notices them.
+/// Tries every mutant and returns the names of those that no check notices. `note` gets each mutant with what noticed it.
 fn try_all(
     scratch: &Scratch,
     mutants: &[&Mutant],
     seeds: u64,
-    mut note: impl FnMut(&Mutant, Noticed) -> Result<bool>,
+    mut note: impl FnMut(&Mutant, Option<Noticed>) -> Result<()>,
 ) -> Result<Vec<String>> {
     let mut survivors = Vec::new();
     let limits = Limits::measure(scratch, seeds).context("with every rule as it is")?;
@@ -125,17 +117,13 @@ fn try_all(
         }
         drop(sender);
         for (mutant, verdict) in verdicts {
-            let verdict = verdict.with_context(|| format!("the mutant `{}`", mutant.name))?;
-            let noticed = verdict.unwrap_or_else(Noticed::by_nobody);
-            println!(
-                "{:<48} {} {}",
-                mutant.name,
-                noticed.by,
-                noticed.first_seed()
-            );
-            if !note(mutant, noticed)? {
-                survivors.push(mutant.name.clone());
+            let name = &mutant.name;
+            let noticed = verdict.with_context(|| format!("the mutant `{name}`"))?;
+            match &noticed {
+                Some(noticed) => println!("{name:<48} {} {}", noticed.by, noticed.first_seed()),
+                None => survivors.push(name.clone()),
             }
+            note(mutant, noticed)?;
         }
         Ok(survivors)
     })

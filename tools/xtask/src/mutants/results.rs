@@ -45,14 +45,16 @@ impl Results {
         toml::from_str(&text).context(FILE)
     }
 
-    /// Returns true if a check has noticed the mutant.
-    pub(crate) fn is_noticed(&self, mutant: &Mutant) -> bool {
-        let noticed = self.core.get(&mutant.name);
-        noticed.is_some_and(Noticed::is_by_somebody)
-    }
-
-    /// Writes the file, without mutants that are gone.
-    pub(crate) fn write(&mut self, mutants: &[Mutant]) -> Result<()> {
+    /// Keeps what noticed a mutant, if anything did, and writes the file, without mutants that are gone.
+    pub(crate) fn note(
+        &mut self,
+        name: &str,
+        noticed: Option<Noticed>,
+        mutants: &[Mutant],
+    ) -> Result<()> {
+        self.core.remove(name);
+        self.core
+            .extend(noticed.map(|noticed| (name.to_owned(), noticed)));
         let there = |name: &String| mutants.iter().any(|mutant| mutant.name == *name);
         self.core.retain(|name, _| there(name));
         std::fs::write(setup::root().join(FILE), self.text()).context(FILE)
@@ -71,15 +73,6 @@ impl Noticed {
             by,
             ..Self::default()
         }
-    }
-
-    /// Returns the result of a mutant that no check noticed.
-    pub(crate) fn by_nobody() -> Self {
-        Self::by_test("**nobody**".to_owned())
-    }
-
-    pub(crate) fn is_by_somebody(&self) -> bool {
-        !self.by.starts_with("**")
     }
 
     /// Formats the seed for a table: empty if a test noticed the mutant.

@@ -29,7 +29,7 @@ const MEMORY: &str = "4000000";
 /// The programs, built from a copy of the workspace.
 pub(crate) struct Scratch {
     simulator: PathBuf,
-    /// The tests of the simulator and those of the core, unless only seeds are run.
+    /// The tests of the simulator and those of the core, unless only plans are run.
     tests: Option<[PathBuf; 2]>,
     folder: PathBuf,
 }
@@ -72,10 +72,6 @@ impl Scratch {
         })
     }
 
-    pub(crate) fn has_tests(&self) -> bool {
-        self.tests.is_some()
-    }
-
     /// Runs the program with one broken rule, or with none, and with limits on its memory and its time; each line of
     /// its output goes to `on_line`.
     pub(crate) fn run(
@@ -91,7 +87,7 @@ impl Scratch {
             Program::Tests => tests.map(|[of_simulator, _]| of_simulator),
             Program::CoreTests => tests.map(|[_, of_core]| of_core),
         };
-        let path = path.context("only seeds are run")?;
+        let path = path.context("no tests are built")?;
         let script = format!("ulimit -v {MEMORY}; exec \"$@\" 2>/dev/null");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "limited"]).arg(path);

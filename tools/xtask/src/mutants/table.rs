@@ -24,7 +24,7 @@ pub(crate) fn list(mutants: &[&Mutant], results: &Results) -> String {
 }
 
 fn row(mutant: &Mutant, noticed: Option<&Noticed>) -> String {
-    let by = noticed.map_or("**not run**", |noticed| &noticed.by);
+    let by = noticed.map_or("**nothing**, or it did not run", |noticed| &noticed.by);
     let seed = noticed.map_or_else(String::new, Noticed::first_seed);
     let (name, rule) = (&mutant.name, &mutant.rule);
     format!("| `{name}` | {rule} | {by} | {seed} |")
@@ -38,12 +38,10 @@ mod tests {
     #[test]
     fn every_mutant_was_run_and_noticed() {
         let (all, results) = (list::read().unwrap(), Results::read().unwrap());
-        for mutant in &all {
-            let by = results.core.get(&mutant.name);
-            let name = &mutant.name;
+        for Mutant { name, .. } in &all {
             assert!(
-                results.is_noticed(mutant),
-                "{by:?}: `cargo xtask mutants --only {name}` runs a new mutant"
+                results.core.contains_key(name),
+                "`cargo xtask mutants --only {name}` runs a new mutant"
             );
         }
         assert_eq!(

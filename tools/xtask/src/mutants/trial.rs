@@ -126,9 +126,6 @@ impl Limits {
     }
 
     fn by_tests(&self, scratch: &Scratch, mutant: Option<&Mutant>) -> Result<Option<Noticed>> {
-        if !scratch.has_tests() {
-            return Ok(None);
-        }
         let programs = [Program::CoreTests, Program::Tests].into_iter();
         let tests = |program| self.by_tests_of(program, scratch, mutant).transpose();
         { programs }.find_map(tests).transpose()
