@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, UseTree};
 
@@ -84,31 +86,23 @@ fn against(rooms: &BTreeMap<String, String>, imports: &Imports) -> Vec<String> {
     broken
 }
 
-/// Returns the siblings that import each other in a circle, themselves or by their children, or lie between such circles.
+/// Returns the siblings that import each other in a circle, themselves or by their children.
 fn circles(imports: &Imports) -> Vec<String> {
-    let mut siblings: BTreeMap<&[String], BTreeSet<(&str, &str)>> = BTreeMap::new();
+    let mut siblings: BTreeMap<&[String], DiGraphMap<&str, ()>> = BTreeMap::new();
     for (from, to) in imports {
         let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();
         if let (Some(one), Some(other)) = (from.get(common), to.get(common)) {
             let of_parent = siblings.entry(&from[..common]).or_default();
-            of_parent.insert((one, other));
+            of_parent.add_edge(one, other, ());
         }
     }
     let mut circles = Vec::new();
-    for (parent, mut edges) in siblings {
-        loop {
-            let before = edges.len();
-            let froms: BTreeSet<&str> = edges.iter().map(|(from, _)| *from).collect();
-            let tos: BTreeSet<&str> = edges.iter().map(|(_, to)| *to).collect();
-            edges.retain(|(from, to)| tos.contains(from) && froms.contains(to));
-            if edges.len() == before {
-                break;
+    for (parent, imports) in siblings {
+        for mut names in tarjan_scc(&imports) {
+            if names.len() > 1 {
+                names.sort_unstable();
+                circles.push(format!("{}: {}", parent.join("::"), names.join(", ")));
             }
-        }
-        let names: BTreeSet<&str> = edges.iter().map(|(from, _)| *from).collect();
-        if !names.is_empty() {
-            let names: Vec<&str> = names.into_iter().collect();
-            circles.push(format!("{}: {}", parent.join("::"), names.join(", ")));
         }
     }
     circles
