@@ -38,7 +38,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
 /// Runs the stage `bench`: allocations, and a few ratios that are far from their targets if something is wrong. It leaves
 /// out the other tests' features, because the library allocates more with metrics.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    stage.tests(&mut Workspace::Lab.cargo(["test", "--package", BENCH])?)?;
+    stage.tests(&mut Workspace::Lab.cargo(["test", "--color", "never", "--package", BENCH])?)?;
     let mut bench = Command::new(build(stage, &[])?);
     stage.step(bench.arg("--check"))?;
     Ok(())

@@ -144,22 +144,8 @@ fn without_other_links(root: &Path, known: &[PathBuf], page: &Path, text: &str) 
 
 #[cfg(test)]
 mod tests {
-    use super::{fs, setup, without_other_links, write};
-    use crate::sources;
+    use super::{setup, without_other_links};
     use std::path::{Path, PathBuf};
-
-    #[test]
-    fn the_summary_lists_every_page_of_this_repository() {
-        let folder = tempfile::tempdir().unwrap();
-        write(setup::root(), folder.path(), "").unwrap();
-        let pages = folder.path().join("src");
-        let summary = fs::read_to_string(pages.join("SUMMARY.md")).unwrap();
-        for page in sources::below(&pages, "md").unwrap() {
-            let page = page.strip_prefix(&pages).unwrap().display().to_string();
-            let times = summary.matches(&format!("]({page})")).count();
-            assert_eq!(times, usize::from(page != "SUMMARY.md"), "{page}");
-        }
-    }
 
     #[test]
     fn links_between_pages_stay_and_others_are_named() {

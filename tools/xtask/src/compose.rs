@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use cargo_metadata::semver::Version;
 
 use crate::stage::Stage;
@@ -50,23 +50,23 @@ pub(crate) fn find(stage: &Stage) -> Result<Compose> {
              docker-compose-plugin (Docker's package) or docker-compose-v2 (Ubuntu's)",
         )?,
     };
-    Ok(Compose { v1: v1.0, v2: v2.0 })
+    Ok(Compose { v1, v2 })
 }
 
-fn first_of(found: &[(PathBuf, Version)], series: &str) -> Option<(PathBuf, Version)> {
-    let mut found = found.iter();
-    found
-        .find(|(_, version)| version::is_of(version, series))
-        .cloned()
+fn first_of(found: &[(PathBuf, Version)], series: &str) -> Option<PathBuf> {
+    let mut of_series = found
+        .iter()
+        .filter(|(_, version)| version::is_of(version, series));
+    of_series.next().map(|(path, _)| path.clone())
 }
 
 /// Fetches Debian's package without installing it.
-fn fetched(stage: &Stage) -> Result<(PathBuf, Version)> {
+fn fetched(stage: &Stage) -> Result<PathBuf> {
     let path = packages::unpack_of(stage, SUITE, "docker-compose", "usr/bin/docker-compose")?;
     let version = version_of(stage, &path);
-    let version = version.filter(|version| version::is_of(version, NEW));
-    let version = version.with_context(|| format!("{} is no Compose v2", path.display()))?;
-    Ok((path, version))
+    let is_new = version.is_some_and(|version| version::is_of(&version, NEW));
+    ensure!(is_new, "{} is no Compose v2", path.display());
+    Ok(path)
 }
 
 fn version_of(stage: &Stage, program: &Path) -> Option<Version> {

@@ -3,11 +3,12 @@
 use anyhow::Result;
 
 use crate::case::Case;
-use crate::programs::Built;
+use crate::programs::{Built, Kind};
 use crate::releases::{DEBIAN, OLD, SUPPORTED, all, debian, vendored};
 use crate::stage::Stage;
+use crate::suites::{self, SMOKE, on_version};
 use crate::together::{self, EVERYTHING};
-use crate::{chaos, pool, suites};
+use crate::{chaos, pool};
 
 /// Runs the stage `versions`. A version that cannot be tested does not stop the others.
 pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
@@ -16,14 +17,16 @@ pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
     // The upgrade takes longest, so it begins first.
     let mut cases = vec![upgrade(stage, &lab)?];
     let tools = suites::with_tools(stage)?;
+    let all = built.tests(Kind::Tests, suites::depends_on_etcd);
+    let smoke = built.tests(Kind::Tests, |program| program.name == SMOKE);
     for series in SUPPORTED {
         let etcd = vendored(stage, series)?;
-        cases.extend(suites::on_version(stage, &built, &tools, (series, &etcd))?);
+        cases.extend(on_version(stage, &all, &tools, (series, &etcd))?);
     }
     let etcd = vendored(stage, OLD)?;
-    cases.extend(suites::smoke(stage, &built, OLD, &etcd)?);
+    cases.extend(on_version(stage, &smoke, &tools, (OLD, &etcd))?);
     match debian(stage) {
-        Ok(etcd) => cases.extend(suites::smoke(stage, &built, DEBIAN, &etcd)?),
+        Ok(etcd) => cases.extend(on_version(stage, &smoke, &tools, (DEBIAN, &etcd))?),
         Err(error) => stage.skip(format!("{DEBIAN}: not tested: {error:#}")),
     }
     pool::run(stage, cases)

@@ -1,11 +1,11 @@
 //! Runs tests of many programs in one pool, and says how long they took.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::case::{Case, Failed};
 use crate::room::{self, Room};
@@ -49,7 +49,7 @@ fn run_within(stage: &mut Stage, cases: Vec<Case>, room: Room) -> Result<()> {
     Ok(())
 }
 
-/// The cases that wait, and the number of those that run.
+/// The cases that wait, and those that run.
 struct Queue {
     waiting: VecDeque<Case>,
     running: usize,
@@ -57,98 +57,59 @@ struct Queue {
     room: Room,
 }
 
-/// The queue, and the signal that another case may run.
-struct Pool {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
 fn all(stage: &Stage, cases: Vec<Case>, room: Room) -> Vec<Ended> {
-    let ended = Mutex::new(Vec::new());
-    let workers = room.most().min(cases.len());
-    let pool = Pool {
-        queue: Mutex::new(Queue {
-            waiting: VecDeque::from(cases),
-            running: 0,
-            containers: 0,
-            room,
-        }),
-        changed: Condvar::new(),
+    let mut queue = Queue {
+        waiting: VecDeque::from(cases),
+        running: 0,
+        containers: 0,
+        room,
     };
+    let mut all = Vec::new();
+    let mut measured = Instant::now();
+    let (sender, ends) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(|| pool.measure());
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(mut case) = pool.next() {
-                    let begun = Instant::now();
-                    let mut output = Vec::new();
-                    let failed = if stage.is_over() {
-                        Err(anyhow::anyhow!(
-                            "not run: the stage made no progress for too long"
-                        ))
-                    } else {
-                        case.run(&mut output)
-                    };
-                    let took = begun.elapsed();
-                    stage.progress();
-                    pool.end(&case);
-                    let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-                    // The lock keeps the lines of one test together.
-                    if let Ok(Some(_)) = failed {
-                        println!("---- {} ----\n{}", case.shown(), output.join("\n"));
-                    }
-                    ended.push(Ended { case, took, failed });
+        loop {
+            while let Some(case) = queue.take() {
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    // The receiver outlives this thread.
+                    let _ = sender.send(run_one(stage, case));
+                });
+            }
+            if queue.running == 0 {
+                return;
+            }
+            if let Ok(ended) = ends.recv_timeout(room::PERIOD) {
+                stage.progress();
+                if let Ok(Some(Failed { failure, .. })) = &ended.failed {
+                    let name = ended.case.shown();
+                    println!("---- {name} ----\n{}", failure.output.join("\n"));
                 }
-            });
+                queue.end(&ended.case);
+                all.push(ended);
+            }
+            if measured.elapsed() >= room::PERIOD {
+                queue.room.measure(queue.running);
+                measured = Instant::now();
+            }
         }
     });
-    ended.into_inner().unwrap_or_else(PoisonError::into_inner)
+    all
 }
 
-impl Pool {
-    /// Waits for room, and takes the next case that may run beside those that do. `None` once no case waits.
-    fn next(&self) -> Option<Case> {
-        let mut queue = self.lock();
-        loop {
-            if queue.waiting.is_empty() {
-                return None;
-            }
-            if let Some(case) = queue.take() {
-                return Some(case);
-            }
-            let changed = self.changed.wait(queue);
-            queue = changed.unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn end(&self, case: &Case) {
-        let mut queue = self.lock();
-        queue.running -= 1;
-        queue.containers -= usize::from(case.group == CONTAINERS);
-        drop(queue);
-        self.changed.notify_all();
-    }
-
-    /// Adapts the room to the load until no case waits.
-    fn measure(&self) {
-        loop {
-            thread::sleep(room::PERIOD);
-            let mut queue = self.lock();
-            if queue.waiting.is_empty() {
-                return self.changed.notify_all();
-            }
-            let running = queue.running;
-            queue.room.measure(running);
-            self.changed.notify_all();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn run_one(stage: &Stage, mut case: Case) -> Ended {
+    let begun = Instant::now();
+    let failed = if stage.is_over() {
+        Err(anyhow!("not run: the stage made no progress for too long"))
+    } else {
+        case.run(&mut Vec::new())
+    };
+    let took = begun.elapsed();
+    Ended { case, took, failed }
 }
 
 impl Queue {
+    /// Returns the next case that may run beside those that do.
     fn take(&mut self) -> Option<Case> {
         if self.running >= self.room.now() {
             return None;
@@ -160,6 +121,11 @@ impl Queue {
         self.running += 1;
         self.containers += usize::from(case.group == CONTAINERS);
         Some(case)
+    }
+
+    fn end(&mut self, case: &Case) {
+        self.running -= 1;
+        self.containers -= usize::from(case.group == CONTAINERS);
     }
 }
 

@@ -122,7 +122,12 @@ pub(crate) fn yielding(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     // The kernel stops at the lowest priority, from whichever the caller has.
     nice.args(["-n", "39"]).arg(command.get_program());
-    with_settings_of(command, nice)
+    nice.args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    set_variables_of(command, &mut nice);
+    nice
 }
 
 /// Gives a process group the priority of this process. Without the privilege for that, the group keeps its own.
@@ -133,16 +138,6 @@ pub(crate) fn raise(group: u32) {
     let renice = renice.stdin(Stdio::null()).stdout(Stdio::null());
     // A group that has ended meanwhile needs no priority.
     let _ = renice.stderr(Stdio::null()).status();
-}
-
-/// Gives `other` the arguments, the folder and the variables of `command` too.
-fn with_settings_of(command: &Command, mut other: Command) -> Command {
-    other.args(command.get_args());
-    if let Some(folder) = command.get_current_dir() {
-        other.current_dir(folder);
-    }
-    set_variables_of(command, &mut other);
-    other
 }
 
 /// Sets and removes the variables in `other` that `command` sets and removes.

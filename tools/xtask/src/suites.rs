@@ -17,7 +17,7 @@ use crate::{chaos, images, packages, pool, process, setup, simulate, tools};
 /// The test file that needs the Docker Engine.
 const CONTAINERS: &str = "containers";
 /// The test file that suffices for old versions of etcd.
-const SMOKE: &str = "smoke";
+pub(crate) const SMOKE: &str = "smoke";
 /// The tests of the whole stack in virtual time.
 const STACK: &str = "cluster";
 /// The example of a team's own failover tests, which builds its image by itself.
@@ -272,39 +272,28 @@ fn without(mut cases: Vec<Case>, beginnings: &[&str]) -> Vec<Case> {
     cases
 }
 
-/// Returns the tests for this version of etcd: all in the folders `tests` of the published packages, without those that
-/// need containers or take minutes, which the stage `long` runs.
+/// Returns the tests of the chosen programs with that etcd, without those that take minutes, which the stage `long` runs.
 pub(crate) fn on_version(
     stage: &Stage,
-    built: &Built,
+    programs: &[&Program],
     tools: &Command,
     (series, etcd): (&str, &Path),
 ) -> Result<Vec<Case>> {
     let mut settings = setup::program("settings");
     process::set_variables_of(tools, &mut settings);
     settings.env(ETCD, etcd);
-    let depends = |program: &Program| {
-        let name = program.name.as_str();
-        let published = PUBLISHED.contains(&program.package.as_str());
-        published && name != CONTAINERS && !ON_ONE_VERSION.contains(&name)
-    };
-    let cases = cases(stage, built.tests(Kind::Tests, depends), &settings)?;
-    Ok(of_version(without(cases, &LONG), series))
-}
-
-/// Returns the smoke test with that etcd.
-pub(crate) fn smoke(stage: &Stage, built: &Built, series: &str, etcd: &Path) -> Result<Vec<Case>> {
-    let mut settings = setup::program("settings");
-    settings.env(ETCD, etcd);
-    let smoke = built.tests(Kind::Tests, |program| program.name == SMOKE);
-    let cases = cases(stage, smoke, &settings)?;
-    Ok(of_version(cases, series))
-}
-
-fn of_version(cases: Vec<Case>, series: &str) -> Vec<Case> {
-    let cases = cases.into_iter();
+    let cases = cases(stage, programs.iter().copied(), &settings)?;
+    let cases = without(cases, &LONG).into_iter();
     let of = cases.map(|case| case.of(&format!("etcd {series}"), "cargo xtask verify versions"));
-    of.collect()
+    Ok(of.collect())
+}
+
+/// Returns true for the tests that depend on etcd's version: all in the folders `tests` of the published packages,
+/// without those that need containers.
+pub(crate) fn depends_on_etcd(program: &Program) -> bool {
+    let name = program.name.as_str();
+    let published = PUBLISHED.contains(&program.package.as_str());
+    published && name != CONTAINERS && !ON_ONE_VERSION.contains(&name)
 }
 
 /// Returns the settings of tests: the paths of external programs, including protoc, and that the examples are built.

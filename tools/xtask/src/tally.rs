@@ -14,7 +14,6 @@ pub(crate) struct Tally {
 impl Tally {
     /// Reads one line; counts it if it closes a test binary: "test result: ok. 5 passed; 0 failed; …".
     pub(crate) fn read(&mut self, line: &str) {
-        let line = plain(line);
         let Some(result) = line.trim_start().strip_prefix("test result: ") else {
             return;
         };
@@ -50,18 +49,6 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// Returns the line without colours.
-fn plain(line: &str) -> String {
-    let mut parts = line.split('\u{1b}');
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        // In "[32mok" or "(B", the text up to the first letter belongs to the terminal.
-        let end = part.find(|c: char| c.is_ascii_alphabetic());
-        text.push_str(end.map_or("", |end| &part[end + 1..]));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::Tally;
@@ -74,7 +61,7 @@ mod tests {
             "test a::test_result ... ok",
             "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s",
             "test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 7 filtered out; finished in 10.00s",
-            "test result: \u{1b}[32mok\u{1b}(B\u{1b}[m. 4 passed; 0 failed; 0 ignored",
+            "test result: ok. 4 passed; 0 failed; 0 ignored",
             "test result",
             "error: test failed, to rerun pass `--lib`",
             "5 passed; 1 failed",

@@ -142,7 +142,7 @@ pub(crate) fn build_xtask(stage: &Stage) -> Result<Built> {
 pub(crate) fn doc_tests(stage: &Stage) -> Result<Command> {
     let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo
-        .args(["--no-fail-fast", "--doc"])
+        .args(["--color", "never", "--no-fail-fast", "--doc"])
         .args(together(stage, Workspace::Product)?);
     Ok(cargo)
 }
