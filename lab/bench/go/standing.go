@@ -153,7 +153,7 @@ func init() {
 		}
 		return (&queue{contest: contest, ttl: ttl}).questions()
 	}
-	for _, bench := range []string{"handover", "join", "takeover/killed", "takeover/silent"} {
+	for _, bench := range []string{"handover", "join", "takeover/killed"} {
 		benches[bench] = elections
 	}
 	benches["locks"] = func() questions {

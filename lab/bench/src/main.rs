@@ -4,12 +4,10 @@
 mod benches;
 mod eldest_peer;
 mod limit;
-mod load;
 mod options;
 mod peer;
 mod report;
 mod rpc;
-mod rule;
 mod run;
 mod samples;
 mod serve;

@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// The number of members of etcd
     #[arg(long, default_value = "1")]
     pub(crate) members: NonZeroUsize,
-    /// Measure only these of limit, eldest, go, rpc, spawned, fast, steady, client-go
+    /// Measure only these of limit, eldest, go, rpc, spawned
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
 }

@@ -7,7 +7,6 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
@@ -91,8 +90,6 @@ impl Asked {
 pub(crate) struct Peer {
     pub(crate) name: String,
     child: Child,
-    /// The programs that it started and that were frozen with it.
-    frozen: Vec<Pid>,
     questions: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
 }
@@ -111,7 +108,6 @@ impl Peer {
         let mut peer = Self {
             name: name.to_owned(),
             child,
-            frozen: Vec::new(),
             questions,
             answers: BufReader::new(answers).lines(),
         };
@@ -158,28 +154,9 @@ impl Peer {
         }
     }
 
-    /// Kills the process (SIGKILL), and what is frozen with it.
+    /// Kills the process (SIGKILL).
     pub(crate) async fn kill(&mut self) -> Result<()> {
-        for program in self.frozen.drain(..) {
-            kill_process(program, Signal::KILL)?;
-        }
         Ok(self.child.kill().await?)
-    }
-
-    /// Stops the process and the programs that it has started, such as its guard (SIGSTOP).
-    pub(crate) fn freeze(&mut self) -> Result<()> {
-        let own = self.pid().context("it has ended")?;
-        let mut all = vec![own.to_string()];
-        for thread in std::fs::read_dir(format!("/proc/{own}/task"))? {
-            let children = std::fs::read_to_string(thread?.path().join("children"))?;
-            all.extend(children.split_whitespace().map(str::to_owned));
-        }
-        for program in all {
-            let program = Pid::from_raw(program.parse()?).context("no process")?;
-            kill_process(program, Signal::STOP)?;
-            self.frozen.push(program);
-        }
-        Ok(())
     }
 
     /// Lets the process end by itself.

@@ -3,7 +3,7 @@
 use std::env;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use eldest_testing::{Etcd, EtcdCluster};
 use etcd_client::Client;
 use tempfile::TempDir;
@@ -139,37 +139,12 @@ impl<'a> Run<'a> {
     /// Starts this program as a peer.
     pub(crate) async fn own(&mut self, name: &str) -> Result<Peer> {
         let endpoints = self.endpoints().await?;
-        self.within(&["env"], name, &endpoints).await
-    }
-
-    /// Starts this program as a peer by a command that becomes it, against these endpoints.
-    pub(crate) async fn within(
-        &self,
-        command: &[&str],
-        name: &str,
-        endpoints: &str,
-    ) -> Result<Peer> {
-        let (start, words) = command.split_first().context("a command")?;
-        let program = env::current_exe()?;
-        let program = program.to_str().context("this program's path")?;
-        let own = [program, "peer", self.bench, name, endpoints];
-        let words: Vec<&str> = words.iter().copied().chain(own).collect();
-        Peer::start(name, start.into(), &words).await
-    }
-
-    /// Returns one endpoint of etcd.
-    pub(crate) async fn endpoint(&mut self) -> Result<String> {
-        Ok(self.etcd().await?.members()[0].endpoint())
+        let words = ["peer", self.bench, name, &endpoints];
+        Peer::start(name, env::current_exe()?.into(), &words).await
     }
 
     async fn endpoints(&mut self) -> Result<String> {
         Ok(self.etcd().await?.endpoints().join(","))
-    }
-
-    /// Reads a metric of etcd: the sum of the series with that name.
-    pub(crate) async fn metric(&mut self, name: &str) -> Result<f64> {
-        let read = self.etcd().await?.members()[0].try_metric(name).await;
-        read.map_err(|error| anyhow!("{error}"))
     }
 
     /// Starts those of these peers that are available.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -32,11 +32,7 @@ fn peer(context: Context, asked: Asked) -> BoxFuture<'static, Result<()>> {
     match context.peer.as_str() {
         "eldest" => standing::serve::<eldest_peer::Holding>(context, asked),
         "limit" => standing::serve::<limit::Standing>(context, asked),
-        "rpc" => standing::serve::<rpc::Holding>(context, asked),
-        other => {
-            let error = anyhow!("no peer {other}");
-            async move { Err(error) }.boxed()
-        }
+        _ => standing::serve::<rpc::Holding>(context, asked),
     }
 }
 

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use eldest::{Leadership, Session};
-use etcd_client::{Client, DeleteOptions};
+use futures::FutureExt;
 use futures::future::try_join_all;
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use super::Bench;
 use crate::eldest_peer;
@@ -30,8 +29,7 @@ pub(super) const BENCH: Bench = Bench {
 const TO_LIMIT: f64 = 1.5;
 /// The target, as a part of Go's time.
 const TO_GO: f64 = 1.0 / 5.0;
-/// The fewest elections to which the targets apply, and the most by etcd's election service, which answers one call after
-/// the other, and late.
+/// The fewest elections to which the targets apply.
 const MANY: usize = 1_000;
 
 async fn measure(run: &mut Run<'_>) -> Result<()> {
@@ -41,12 +39,11 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
         &[1, 100, 1_000, 10_000]
     };
     for n in sizes.iter().copied() {
-        let (names, samples): (&[&str], _) = if n > MANY {
-            (&["limit", "eldest", "go"], run.samples(5, 1))
-        } else {
-            (&["limit", "eldest", "go", "rpc"], run.samples(20, 3))
+        let samples = match n {
+            ..=MANY => run.samples(20, 3),
+            _ => run.samples(5, 1),
         };
-        let mut peers = run.peers(names).await?;
+        let mut peers = run.peers(&["limit", "eldest", "go"]).await?;
         let mut number = 0;
         let ask = || {
             number += 1;
@@ -71,11 +68,7 @@ async fn measure(run: &mut Run<'_>) -> Result<()> {
 async fn peer(context: Context, mut asked: Asked) -> Result<()> {
     let mut leader = match context.peer.as_str() {
         "eldest" => Leader::Library(eldest_peer::session(&context).await?),
-        "limit" => Leader::Bare(Bare::connect(&context).await?),
-        _ => {
-            let (client, lease) = context.with_lease().await?;
-            Leader::Service(client.into(), lease)
-        }
+        _ => Leader::Bare(Bare::connect(&context).await?),
     };
     while let Some(words) = asked.next().await? {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -92,8 +85,6 @@ async fn peer(context: Context, mut asked: Asked) -> Result<()> {
 enum Leader {
     Library(Session),
     Bare(Bare),
-    /// etcd's election service, with a lease.
-    Service(Box<Client>, i64),
 }
 
 impl Leader {
@@ -113,12 +104,6 @@ impl Leader {
                 bare.leave(prefix).await?;
                 Ok(took)
             }
-            Self::Service(client, lease) => {
-                ask_service(client, *lease, prefix, n).await?;
-                let took = start.elapsed();
-                delete(client, prefix).await?;
-                Ok(took)
-            }
         }
     }
 }
@@ -131,24 +116,4 @@ async fn campaign(session: &Session, prefix: &str, n: usize) -> Result<Vec<Leade
         anyhow::Ok(candidate.elected().await?)
     };
     try_join_all((0..n).map(one)).await
-}
-
-/// Leads so many elections by etcd's election service.
-async fn ask_service(client: &Client, lease: i64, prefix: &str, n: usize) -> Result<()> {
-    const AT_ONCE: usize = 256;
-    let calls = (0..n).map(|number| {
-        let mut client = client.clone();
-        let name = format!("{prefix}/{number}");
-        async move { client.campaign(name, "bench", lease).await }.boxed()
-    });
-    let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
-    calls.try_for_each(|_| async { Ok(()) }).await?;
-    Ok(())
-}
-
-/// Deletes the keys of all elections.
-async fn delete(client: &mut Client, prefix: &str) -> Result<()> {
-    let all = DeleteOptions::new().with_prefix();
-    client.delete(format!("{prefix}/"), Some(all)).await?;
-    Ok(())
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
-    WatchOptions, WatchRequestSender,
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
+    TxnResponse, WatchOptions, WatchRequestSender,
 };
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -83,7 +83,11 @@ impl Bare {
         for watches in &mut self.watches {
             watches.cancel().await?;
         }
-        super::delete(&mut self.clients[0], prefix).await
+        let all = DeleteOptions::new().with_prefix();
+        self.clients[0]
+            .delete(format!("{prefix}/"), Some(all))
+            .await?;
+        Ok(())
     }
 }
 

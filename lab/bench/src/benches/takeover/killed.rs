@@ -4,15 +4,18 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use etcd_client::{Client, EventType, WatchOptions};
 use futures::FutureExt;
 use futures::future::try_join_all;
+use tokio::sync::mpsc;
 
 use super::super::{Bench, handover};
-use super::{Deletes, Queue, first_delete};
+use crate::peer::{Peer, first};
 use crate::report::{Row, find};
 use crate::run::Run;
 use crate::samples::Samples;
+use crate::standing::wall_now;
 
 pub(in super::super) const BENCH: Bench = Bench {
     name: "takeover/killed",
@@ -61,14 +64,9 @@ async fn kill_leaders(
     for number in 0..AT_ONCE {
         for name in PEERS {
             let election = format!("takeover-{ttl}-{round}-{number}-{name}");
-            let mut pair = run.peers(&[name; 2]).await?;
-            if pair.is_empty() {
-                continue;
+            if let Some(pair) = Pair::start(run, name, ttl, election).await? {
+                pairs.push((name, number, pair));
             }
-            for peer in &mut pair {
-                peer.ask(&format!("ttl {ttl}")).await?;
-            }
-            pairs.push((name, number, Queue::stand(election, 2, pair).await?));
         }
     }
     let mut deletes = Deletes::watch(&mut run.client().await?).await?;
@@ -81,7 +79,7 @@ async fn kill_leaders(
         let ttls = renewed.as_secs_f64() / ttl as f64;
         let phase = (number as f64 + part) / AT_ONCE as f64;
         let at = pair.began + Duration::from_secs_f64((ttls.ceil() + phase) * ttl as f64);
-        let takeover = pair.lose_at(at, |leader| leader.kill().boxed());
+        let takeover = pair.kill_at(at);
         takeover.map(move |takeover| anyhow::Ok((name, takeover?)))
     });
     let killed = try_join_all(killed).await?;
@@ -89,14 +87,116 @@ async fn kill_leaders(
     for (name, takeover) in killed {
         let gone = first_delete(&seen, &takeover.election)?;
         for (to, nanos) in [
-            (&mut times.took, takeover.led - takeover.from),
-            (&mut times.until, gone - takeover.from),
+            (&mut times.took, takeover.led - takeover.killed),
+            (&mut times.until, gone - takeover.killed),
             (&mut times.after, takeover.led - gone),
         ] {
             to.entry(name).or_default().add(nanos / 1e6);
         }
     }
     Ok(())
+}
+
+/// A leader and its successor, each in its own process, in an election of their own.
+struct Pair {
+    election: String,
+    /// The time at which the leader's lease was granted, plus the duration of an answer.
+    began: Instant,
+    leader: Peer,
+    successor: Peer,
+}
+
+/// The moments of a takeover by the wall clock, in nanoseconds.
+struct Takeover {
+    election: String,
+    killed: f64,
+    led: f64,
+}
+
+impl Pair {
+    /// Starts two processes of a peer, which join one after the other; `None` if the peer is missing.
+    async fn start(
+        run: &mut Run<'_>,
+        name: &str,
+        ttl: u64,
+        election: String,
+    ) -> Result<Option<Self>> {
+        let both = (run.peer(name).await?, run.peer(name).await?);
+        let (Some(mut leader), Some(mut successor)) = both else {
+            return Ok(None);
+        };
+        for peer in [&mut leader, &mut successor] {
+            peer.ask(&format!("ttl {ttl}")).await?;
+        }
+        let join = format!("stand {election} 2");
+        leader.ask(&join).await?;
+        let began = Instant::now();
+        successor.ask(&join).await?;
+        leader.ask("lead").await?;
+        Ok(Some(Self {
+            election,
+            began,
+            leader,
+            successor,
+        }))
+    }
+
+    /// Kills the leader at that moment, and waits until its successor leads.
+    async fn kill_at(mut self, at: Instant) -> Result<Takeover> {
+        self.successor.question("lead").await?;
+        tokio::time::sleep_until(at.into()).await;
+        let killed = wall_now()?;
+        self.leader.kill().await?;
+        let led = first(&self.successor.answer().await?)?;
+        self.successor.end().await?;
+        Ok(Takeover {
+            election: self.election,
+            killed,
+            led,
+        })
+    }
+}
+
+/// A bare watcher of all keys.
+struct Deletes(mpsc::UnboundedReceiver<(String, f64)>);
+
+impl Deletes {
+    async fn watch(client: &mut Client) -> Result<Self> {
+        let options = WatchOptions::new().with_all_keys();
+        let mut stream = client.watch("", Some(options)).await?;
+        let (sender, deletes) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = stream.message().await {
+                let Ok(at) = wall_now() else { return };
+                for event in message.events() {
+                    let key = event.kv().map_or(&[][..], |pair| pair.key());
+                    let key = String::from_utf8_lossy(key).into_owned();
+                    if event.event_type() == EventType::Delete && sender.send((key, at)).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Self(deletes))
+    }
+
+    /// Returns the keys whose deletes have arrived, each with the moment of its first one by the wall clock, in
+    /// nanoseconds.
+    fn seen(&mut self) -> HashMap<String, f64> {
+        let mut seen = HashMap::new();
+        while let Ok((key, at)) = self.0.try_recv() {
+            seen.entry(key).or_insert(at);
+        }
+        seen
+    }
+}
+
+/// Returns when the first key of an election was deleted: the leader's, because its successor's goes later.
+fn first_delete(seen: &HashMap<String, f64>, election: &str) -> Result<f64> {
+    let prefix = format!("{election}/");
+    let of_it = seen.iter().filter(|(key, _)| key.contains(&prefix));
+    let at = of_it.map(|(_, at)| *at).min_by(f64::total_cmp);
+    at.context("etcd deleted no key of it")
 }
 
 impl Times {

@@ -1,24 +1,21 @@
-//! Runs processes of the library: candidates in many elections, under a guard or with challenges, and the agent.
+//! Runs processes of the library: candidates in many elections, under a guard or without one, and the agent.
 
-use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use eldest::guard::Guard;
-use eldest::{Candidate, Challenges, Leadership, Session, SessionOptions};
+use eldest::{Candidate, Leadership, Session, SessionOptions};
 use futures::future::try_join_all;
 
 use crate::peer::{Asked, Context};
 use crate::standing::wall_now;
 
 /// Answers questions until the bench closes the connection.
-pub(in super::super) async fn serve(context: Context, mut asked: Asked) -> Result<()> {
+pub(super) async fn serve(context: Context, mut asked: Asked) -> Result<()> {
     let mut node = Node {
         context,
         guard: None,
-        challenges: None,
-        sessions: Vec::new(),
+        session: None,
         candidates: Vec::new(),
         leading: Vec::new(),
     };
@@ -27,16 +24,16 @@ pub(in super::super) async fn serve(context: Context, mut asked: Asked) -> Resul
         asked.answer(node.answer(&words).await)?;
     }
     // The process of the limit leaves its key to its lease, as every killed process does.
-    let closing = node.sessions.iter().map(Session::close);
-    try_join_all(closing).await?;
+    if let Some(session) = node.session {
+        session.close().await?;
+    }
     Ok(())
 }
 
 struct Node {
     context: Context,
     guard: Option<Guard>,
-    challenges: Option<Challenges>,
-    sessions: Vec<Session>,
+    session: Option<Session>,
     candidates: Vec<Candidate>,
     leading: Vec<Leadership>,
 }
@@ -53,19 +50,6 @@ impl Node {
                 };
                 Ok(Vec::new())
             }
-            ["ttl", seconds] => {
-                self.context.ttl = Duration::from_secs(seconds.parse()?);
-                Ok(Vec::new())
-            }
-            ["challenges", level, address] => {
-                let challenges = match level {
-                    "fast" => Challenges::fast(),
-                    _ => Challenges::steady(),
-                };
-                let address: IpAddr = address.parse()?;
-                self.challenges = Some(challenges.listen((address, 0)));
-                Ok(Vec::new())
-            }
             ["stand", election, count] => {
                 let session = self.connect().await?;
                 let names = (0..count.parse()?).map(|number| format!("{election}-{number}"));
@@ -74,24 +58,7 @@ impl Node {
                     async move { anyhow::Ok(session.election(name)?.campaign().await?) }
                 });
                 self.candidates = try_join_all(standing).await?;
-                self.sessions.push(session);
-                Ok(Vec::new())
-            }
-            // Sessions, each with a candidate of its own.
-            [shape @ ("queue" | "each"), election, count] => {
-                for number in 0..count.parse::<usize>()? {
-                    let name = match shape {
-                        "queue" => election.to_owned(),
-                        _ => format!("{election}-{number}"),
-                    };
-                    let session = self.connect().await?;
-                    let mut candidate = session.election(name)?.campaign().await?;
-                    if number == 0 || shape == "each" {
-                        self.leading.push(candidate.elected().await?);
-                    }
-                    self.candidates.push(candidate);
-                    self.sessions.push(session);
-                }
+                self.session = Some(session);
                 Ok(Vec::new())
             }
             ["lead"] => {
@@ -112,15 +79,10 @@ impl Node {
     }
 
     async fn connect(&self) -> Result<Session> {
-        let options = SessionOptions::new("bench").ttl(self.context.ttl);
-        let options = match &self.guard {
-            Some(guard) => options.guard(guard.clone()),
-            None => options,
-        };
-        let options = match &self.challenges {
-            Some(challenges) => options.challenges(challenges.clone()),
-            None => options,
-        };
+        let mut options = SessionOptions::new("bench").ttl(self.context.ttl);
+        if let Some(guard) = &self.guard {
+            options = options.guard(guard.clone());
+        }
         Ok(Session::connect(&self.context.endpoints, options).await?)
     }
 }
