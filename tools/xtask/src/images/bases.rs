@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::Image;
 use crate::stage::Stage;
-use crate::{packages, setup, version};
+use crate::{packages, setup, sources, version};
 
 /// The base image for running.
 pub(crate) const DEBIAN: &str = "debian:bookworm-slim";
@@ -58,14 +58,18 @@ pub(crate) fn make(stage: &mut Stage) -> Result<()> {
 }
 
 /// Packs the smallest Debian with these further packages, and with this machine's mirror and certificate authorities.
-/// mmdebstrap runs the hooks last, and leaves out what apt has downloaded.
+/// mmdebstrap runs the hooks last, and leaves out what apt has downloaded. It mounts folders of the kernel, which no other
+/// process sees and which end with it, even if it is killed.
 fn lay_out(stage: &mut Stage, packages: &str, hooks: &[&str]) -> Result<PathBuf> {
-    packages::ensure(stage, &["mmdebstrap"])?;
+    packages::ensure(stage, &["mmdebstrap", "util-linux"])?;
     let mirror = packages::mirror(stage)?;
     stage.say(&format!("laying out Debian {SUITE} from {mirror}"));
-    let archive = setup::target().join("debian.tar");
-    let mut mmdebstrap = setup::program("mmdebstrap");
-    mmdebstrap.args(["--quiet", "--variant=minbase"]);
+    let folder = setup::target().join("debian-base");
+    sources::empty(&folder)?;
+    let archive = folder.with_extension("tar");
+    let mut mmdebstrap = setup::program("unshare");
+    mmdebstrap.env("TMPDIR", &folder);
+    mmdebstrap.args(["--mount", "mmdebstrap", "--quiet", "--variant=minbase"]);
     mmdebstrap.arg(format!("--include=ca-certificates{packages}"));
     let copy = format!("copy-in {OWN_AUTHORITIES} /usr/local/share");
     let own = [copy.as_str(), "chroot \"$1\" update-ca-certificates"];
