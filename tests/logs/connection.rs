@@ -15,8 +15,7 @@ use futures::FutureExt;
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::table::all_documented;
-use super::{ELECTION, ETCD, LONG, Result, SESSION, elected_again, options};
+use super::{ELECTION, ETCD, LONG, Result, SESSION, capture, elected_again, options};
 use crate::capture::{Line, Logs};
 
 /// Starts a leader behind a proxy, and a client that bypasses it.
@@ -33,7 +32,7 @@ async fn behind_a_proxy(
 
 #[tokio::test]
 async fn failed_renewals_and_the_end_of_trust_are_logged() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let (proxy, mut client, mut candidate, leadership) =
         behind_a_proxy(&etcd, options("a")).await?;
@@ -62,7 +61,6 @@ async fn failed_renewals_and_the_end_of_trust_are_logged() -> Result {
     // The old lease's expiry is the same loss and is not logged again.
     assert_eq!(logs.of(SESSION, "lease granted", &[]).len(), 2);
     assert_eq!(logs.of(SESSION, "lease lost", &[]).len(), 1);
-    all_documented(&logs);
     Ok(())
 }
 
@@ -79,7 +77,7 @@ fn is_the_end(logs: &Logs, what: &str, over: &Line) -> Result {
 /// Counts the warnings for 25 elections, whose requests all fail again and again.
 #[tokio::test]
 async fn an_outage_is_logged_in_few_lines_that_name_the_elections() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
@@ -141,13 +139,12 @@ async fn an_outage_is_logged_in_few_lines_that_name_the_elections() -> Result {
     assert!(renewed.iter().all(|line| line.level == Level::TRACE) && !renewed.is_empty());
     let late = logs.of(SESSION, "renewed late", &[]);
     assert_eq!(late.len(), 0, "the terms were over: {late:?}");
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_late_renewal_is_logged_with_the_time_left() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     // A renewal counts as late in the 2.7 s before the token falls.
     let request_timeout = Duration::from_millis(2700);
@@ -176,13 +173,12 @@ async fn a_late_renewal_is_logged_with_the_time_left() -> Result {
     };
     assert_eq!(line.level, Level::WARN);
     assert!(line.field("left").ends_with('s'), "a duration: {line:?}");
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_switched_endpoint_is_logged_with_both_names() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let (one, two) = (
         Proxy::start(etcd.address()).await?,
@@ -211,13 +207,12 @@ async fn a_switched_endpoint_is_logged_with_both_names() -> Result {
     let lost = logs.of(SESSION, "watch lost", &[("identity", "a")]);
     assert!(!lost.is_empty(), "{logs:?}");
     assert!(leadership.is_valid(), "and nothing else happened");
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_name_that_is_not_found_is_logged_once() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let asked = Arc::new(AtomicUsize::new(0));
     let lookups = Arc::clone(&asked);
@@ -242,14 +237,13 @@ async fn a_name_that_is_not_found_is_logged_once() -> Result {
     let name = [("name", "dns+http://etcd.test:1")];
     let line = logs.one(ETCD, "name not looked up", &name);
     assert_eq!(line.level, Level::WARN);
-    all_documented(&logs);
     Ok(())
 }
 
 /// A member that lost its majority may have an outdated list.
 #[tokio::test]
 async fn list_of_a_member_without_a_majority_is_not_followed() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let mut cluster = EtcdCluster::start(3).await?;
     cluster.leader().await;
     for member in 1..3 {
@@ -265,14 +259,13 @@ async fn list_of_a_member_without_a_majority_is_not_followed() -> Result {
     })
     .await?;
     assert_eq!(line.level, Level::WARN);
-    all_documented(&logs);
     Ok(())
 }
 
 /// Each session would use its nearest cluster, and there would be two leaders.
 #[tokio::test]
 async fn an_endpoint_of_another_cluster_is_logged_once() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let (one, other) = (Etcd::start().await?, Etcd::start().await?);
     let session = Session::connect([one.endpoint(), other.endpoint()], options("a")).await?;
     let message = "endpoint not used";
@@ -289,6 +282,5 @@ async fn an_endpoint_of_another_cluster_is_logged_once() -> Result {
     let unused = unused.iter().find(|url| *url != used).ok_or("another")?;
     let why = format!("{unused}: it belongs to another cluster than {used}");
     assert_eq!(line.field("why"), why);
-    all_documented(&logs);
     Ok(())
 }

@@ -8,13 +8,11 @@ use etcd_client::DeleteOptions;
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::table::all_documented;
-use super::{ELECTION, LONG, Result, SESSION, elected_again, leader, options};
-use crate::capture::Logs;
+use super::{ELECTION, LONG, Result, SESSION, capture, elected_again, is, leader, options};
 
 #[tokio::test]
 async fn a_key_that_blocks_the_election_is_logged_once() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     client.put("eldest/jobs/stale", "nobody", None).await?;
@@ -26,23 +24,19 @@ async fn a_key_that_blocks_the_election_is_logged_once() -> Result {
         lines.into_iter().next()
     })
     .await?;
-    assert_eq!(
-        (line.level, line.field("key")),
-        (Level::WARN, "eldest/jobs/stale")
-    );
+    is(&line, Level::WARN, &[("key", "eldest/jobs/stale")]);
     client
         .put("eldest/jobs/stale", "still nobody", None)
         .await?;
     client.delete("eldest/jobs/stale", None).await?;
     drop(timeout(LONG, candidate.elected()).await??);
     logs.one(ELECTION, "blocked by a key without a lease", &of_a);
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_key_that_blocks_a_partition_is_logged_once() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
     let stale = "eldest/~partitions/jobs/2/o-1";
@@ -62,14 +56,13 @@ async fn a_key_that_blocks_a_partition_is_logged_once() -> Result {
     assert_eq!(second.number(), 1);
     let line = logs.one(ELECTION, "blocked by a key without a lease", &of_a);
     assert_eq!(line.level, Level::WARN);
-    all_documented(&logs);
     Ok(())
 }
 
 /// The second member owns nothing for as long as the first one is there.
 #[tokio::test]
 async fn members_of_one_identity_that_keep_their_share_are_logged_once_each() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let mut members = Vec::new();
     for _ in 0..2 {
@@ -92,22 +85,18 @@ async fn members_of_one_identity_that_keep_their_share_are_logged_once_each() ->
     assert_eq!(lines[0].level, Level::WARN);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(logs.of(ELECTION, line, &of_a).len(), 2);
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_deleted_key_is_logged_and_so_is_the_way_back() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let (_session, mut candidate, leadership) = leader(&etcd).await?;
     etcd.client().await.delete(leadership.key(), None).await?;
     timeout(LONG, leadership.lost().cancelled()).await?;
     let ended = logs.one(ELECTION, "term ended", &[("identity", "a")]);
-    assert_eq!(
-        (ended.level, ended.field("reason")),
-        (Level::WARN, "key_deleted")
-    );
+    is(&ended, Level::WARN, &[("reason", "key_deleted")]);
     drop(leadership);
     let again = elected_again(&mut candidate).await?;
     let token = again.fencing_token().to_string();
@@ -115,13 +104,12 @@ async fn a_deleted_key_is_logged_and_so_is_the_way_back() -> Result {
     assert_eq!(joined.field("create_revision"), token);
     logs.one(ELECTION, "elected", &[("token", &token)]);
     logs.one(SESSION, "lease granted", &[]);
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_revoked_lease_is_logged_and_so_is_the_next_one() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let (_session, mut candidate, leadership) = leader(&etcd).await?;
     let granted = logs.one(SESSION, "lease granted", &[]);
@@ -137,20 +125,16 @@ async fn a_revoked_lease_is_logged_and_so_is_the_next_one() -> Result {
     drop(leadership);
     let _again = elected_again(&mut candidate).await?;
     let lost = logs.one(SESSION, "lease lost", &[("identity", "a")]);
-    assert_eq!(
-        (lost.level, lost.field("reason")),
-        (Level::WARN, "lease_lost")
-    );
+    is(&lost, Level::WARN, &[("reason", "lease_lost")]);
     let leases = logs.of(SESSION, "lease granted", &[]);
     assert_eq!(leases.len(), 2);
     assert_ne!(leases[0].field("lease"), leases[1].field("lease"));
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn foreign_key_at_our_path_and_a_short_ttl_are_logged() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let options = SessionOptions::new("a").ttl(Duration::from_secs(2));
     let session = Session::connect([etcd.endpoint()], options).await?;
@@ -171,6 +155,5 @@ async fn foreign_key_at_our_path_and_a_short_ttl_are_logged() -> Result {
         0,
         "nothing is left"
     );
-    all_documented(&logs);
     Ok(())
 }

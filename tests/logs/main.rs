@@ -10,11 +10,16 @@ mod spans;
 mod table;
 mod terms;
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use eldest::{Candidate, Session, SessionOptions, Status};
 use eldest_testing::Etcd;
 use tokio::time::timeout;
+use tracing::Level;
+use tracing::subscriber::DefaultGuard;
+
+use self::capture::{Line, Logs};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -24,6 +29,43 @@ const ETCD: &str = "eldest::etcd";
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
+
+/// The log since [`capture`]. At its end, each of our lines must be in the table.
+#[derive(Debug)]
+struct Captured {
+    logs: Logs,
+    _guard: DefaultGuard,
+}
+
+fn capture() -> Captured {
+    let (logs, guard) = Logs::capture();
+    Captured {
+        logs,
+        _guard: guard,
+    }
+}
+
+impl Deref for Captured {
+    type Target = Logs;
+
+    fn deref(&self) -> &Logs {
+        &self.logs
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            table::all_documented(&self.logs);
+        }
+    }
+}
+
+/// Asserts the level of a line and some of its fields.
+#[track_caller]
+fn is(line: &Line, level: Level, fields: &[(&str, &str)]) {
+    assert!(line.level == level && line.says(fields), "{line:?}");
+}
 
 fn options(identity: &str) -> SessionOptions {
     SessionOptions::new(identity).ttl(Duration::from_secs(5))

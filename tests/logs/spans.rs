@@ -7,8 +7,7 @@ use eldest_testing::{Etcd, Proxy, eventually};
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::table::all_documented;
-use super::{LONG, Result, leader, options, rank};
+use super::{LONG, Result, capture, leader, options, rank};
 use crate::capture::{Line, Logs};
 
 /// Returns the one ended span with that name and identity.
@@ -26,7 +25,7 @@ async fn ended(logs: &Logs, span: &str, identity: &str) -> Result<Line> {
 
 #[tokio::test]
 async fn a_campaign_has_a_span_for_each_step_and_term() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let (_first, _candidate, leadership) = leader(&etcd).await?;
     let session = Session::connect([etcd.endpoint()], options("b")).await?;
@@ -68,13 +67,12 @@ async fn a_campaign_has_a_span_for_each_step_and_term() -> Result {
     second.resign().await?;
     let term = ended(&logs, "term", "b").await?;
     assert_eq!(term.field("reason"), "resigned");
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_candidate_that_leaves_ends_its_campaign() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let (_first, _candidate, _leadership) = leader(&etcd).await?;
     let session = Session::connect([etcd.endpoint()], options("b")).await?;
@@ -89,14 +87,13 @@ async fn a_candidate_that_leaves_ends_its_campaign() -> Result {
     });
     assert_eq!(of_group.await?.field("outcome"), "present");
     drop(member);
-    all_documented(&logs);
     Ok(())
 }
 
 /// The spans of a lock are details, so thousands of them do not flood a subscriber that records changes of leaders.
 #[tokio::test]
 async fn the_spans_of_locks_and_renewals_are_details() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     timeout(LONG, session.lock("l")?.acquire())
@@ -118,13 +115,12 @@ async fn the_spans_of_locks_and_renewals_are_details() -> Result {
         let renewal = renewal.await?;
         assert_eq!((renewal.level, renewal.within.len()), (Level::DEBUG, 0));
     }
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_renewal_without_an_answer_has_failed() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let proxy = Proxy::start(etcd.address()).await?;
     let session = Session::connect([proxy.endpoint()], options("a")).await?;
@@ -138,14 +134,13 @@ async fn a_renewal_without_an_answer_has_failed() -> Result {
     assert_eq!(failed.await?.field("identity"), "a");
     proxy.heal();
     drop(leadership);
-    all_documented(&logs);
     Ok(())
 }
 
 /// The span of a term ends with the work, if that ends later than the term.
 #[tokio::test]
 async fn a_terms_span_lasts_until_its_work_has_ended() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let options = options("a").grace(Duration::from_secs(1));
     let session = Session::connect([etcd.endpoint()], options).await?;
@@ -164,6 +159,5 @@ async fn a_terms_span_lasts_until_its_work_has_ended() -> Result {
     timeout(LONG, election.run(shutdown.clone(), work)).await??;
     let term = ended(&logs, "term", "a").await?;
     assert_eq!(term.field("reason"), "shutdown");
-    all_documented(&logs);
     Ok(())
 }

@@ -8,13 +8,11 @@ use eldest_testing::{Etcd, eventually};
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::table::all_documented;
-use super::{ELECTION, LONG, Result, SESSION, leader, options, rank};
-use crate::capture::Logs;
+use super::{ELECTION, LONG, Result, SESSION, capture, is, leader, options, rank};
 
 #[tokio::test]
 async fn each_step_of_a_candidacy_is_logged() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let mut candidates = Vec::new();
     let mut sessions = Vec::new();
@@ -24,7 +22,7 @@ async fn each_step_of_a_candidacy_is_logged() -> Result {
         sessions.push(session);
     }
     let lease = logs.one(SESSION, "lease granted", &[("identity", "a")]);
-    assert_eq!((lease.level, lease.field("ttl")), (Level::INFO, "5s"));
+    is(&lease, Level::INFO, &[("ttl", "5s")]);
     i64::from_str_radix(lease.field("lease"), 16)?;
 
     let first = timeout(LONG, candidates[0].elected()).await??;
@@ -39,10 +37,7 @@ async fn each_step_of_a_candidacy_is_logged() -> Result {
     ]));
     assert!(key.ends_with(lease.field("lease")), "{key}: {lease:?}");
     let elected = logs.one(ELECTION, "elected", &of_a);
-    assert_eq!(
-        (elected.level, elected.field("token")),
-        (Level::INFO, &*token)
-    );
+    is(&elected, Level::INFO, &[("token", &token)]);
 
     rank(&candidates[2], 3).await?;
     first.resign().await?;
@@ -72,14 +67,13 @@ async fn each_step_of_a_candidacy_is_logged() -> Result {
     drop(second);
     sessions[1].close().await?;
     logs.one(SESSION, "session closed", &[("identity", "b")]);
-    all_documented(&logs);
     Ok(())
 }
 
 /// A single candidate leads.
 #[tokio::test]
 async fn log_lines_of_work_are_in_the_span_of_its_term() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let work = async |leadership: eldest::Leadership| {
@@ -97,7 +91,7 @@ async fn log_lines_of_work_are_in_the_span_of_its_term() -> Result {
 
 #[tokio::test]
 async fn short_terms_of_a_lock_are_details_and_their_loss_a_warning() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let lock = session.lock("l")?;
@@ -123,22 +117,15 @@ async fn short_terms_of_a_lock_are_details_and_their_loss_a_warning() -> Result 
     let semaphore = other.semaphore("s", 3)?;
     assert!(timeout(LONG, semaphore.acquire()).await?.is_err());
     let failed = logs.one(ELECTION, "join failed", &[("identity", "b")]);
-    assert_eq!(
-        (failed.level, failed.field("class")),
-        (Level::WARN, "Mismatch")
-    );
+    is(&failed, Level::WARN, &[("class", "Mismatch")]);
     let ended = logs.one(ELECTION, "candidacy ended", &[("identity", "b")]);
-    assert_eq!(
-        (ended.level, ended.field("reason")),
-        (Level::DEBUG, "refused")
-    );
-    all_documented(&logs);
+    is(&ended, Level::DEBUG, &[("reason", "refused")]);
     Ok(())
 }
 
 #[tokio::test]
 async fn ill_health_a_stall_stepping_down_and_late_work_are_logged() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let options = options("a").grace(Duration::from_millis(300));
     let session = Session::connect([etcd.endpoint()], options).await?;
@@ -180,7 +167,7 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_logged() -> Result {
     timeout(LONG, run).await??;
     let of_jobs = [("election", "jobs")];
     let ill = logs.one(ELECTION, "unhealthy", &of_jobs);
-    assert_eq!((ill.level, ill.field("why")), (Level::WARN, "no disk"));
+    is(&ill, Level::WARN, &[("why", "no disk")]);
     let well = logs.one(ELECTION, "healthy again", &of_jobs);
     assert_eq!(well.level, Level::WARN, "the level of its beginning");
     let stalled = logs.one(ELECTION, "term ended", &[("reason", "stalled")]);
@@ -195,14 +182,13 @@ async fn ill_health_a_stall_stepping_down_and_late_work_are_logged() -> Result {
     assert_eq!(late.field("error"), "too late");
     let dropped = "follower's work dropped after the grace period";
     assert!(!logs.of(ELECTION, dropped, &of_jobs).is_empty());
-    all_documented(&logs);
     Ok(())
 }
 
 /// The command's own work only awaits the end of the term, so its end is not logged for operators.
 #[tokio::test]
 async fn interrupted_work_is_logged_unless_it_has_nothing_to_finish() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let options = options("a").grace(Duration::from_millis(100));
     let session = Session::connect([etcd.endpoint()], options).await?;
@@ -249,13 +235,12 @@ async fn interrupted_work_is_logged_unless_it_has_nothing_to_finish() -> Result 
         let count = usize::from(!has_nothing_to_finish);
         assert_eq!((dropped(name).len(), failed(name).len()), (count, count));
     }
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn failed_work_is_logged_with_its_causes_without_an_awaited_handle() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let work = async |_leadership: eldest::Leadership| {
@@ -279,7 +264,6 @@ async fn failed_work_is_logged_with_its_causes_without_an_awaited_handle() -> Re
     assert_eq!(ended.field("reason"), "work_failed");
     let ended = logs.one(ELECTION, "term ended", &[("reason", "work_failed")]);
     assert_eq!(ended.level, Level::WARN);
-    all_documented(&logs);
     Ok(())
 }
 
@@ -301,7 +285,7 @@ impl std::error::Error for Wrapped {
 
 #[test]
 fn a_runtime_that_went_down_is_logged_as_the_reason() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build()?;
     let (_etcd, (session, candidate, leadership)) = runtime.block_on(async {
@@ -312,19 +296,15 @@ fn a_runtime_that_went_down_is_logged_as_the_reason() -> Result {
     drop(runtime);
     assert_eq!(leadership.lost_reason(), Some(LostReason::RuntimeGone));
     let ended = logs.one(ELECTION, "term ended", &[("identity", "a")]);
-    assert_eq!(
-        (ended.level, ended.field("reason")),
-        (Level::WARN, "runtime_gone")
-    );
+    is(&ended, Level::WARN, &[("reason", "runtime_gone")]);
     drop((session, candidate, leadership));
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn unawaited_victory_of_a_candidate_is_warned_of_once() -> Result {
     const UNCLAIMED: &str = "elected, but not awaited: this node leads and does no work";
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let session = Session::connect([etcd.endpoint()], options("a")).await?;
     let mut awaited = session.election("awaited")?.campaign().await?;
@@ -340,13 +320,12 @@ async fn unawaited_victory_of_a_candidate_is_warned_of_once() -> Result {
     assert_eq!(warned.field("token"), late.fencing_token().to_string());
     assert!(late.is_valid() && leadership.is_valid(), "it led all along");
     logs.one(ELECTION, UNCLAIMED, &[]);
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn each_affected_session_logs_an_evacuation_and_its_end() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let mut candidates = Vec::new();
     for name in ["a", "b"] {
@@ -379,13 +358,12 @@ async fn each_affected_session_logs_an_evacuation_and_its_end() -> Result {
     ops.lift("dc2").await?;
     wait(over, 2).await?;
     assert_eq!(logs.one(SESSION, over, &dc2).level, Level::INFO);
-    all_documented(&logs);
     Ok(())
 }
 
 #[tokio::test]
 async fn leader_ordered_to_step_down_logs_the_author_of_the_order() -> Result {
-    let (logs, _guard) = Logs::capture();
+    let logs = capture();
     let etcd = Etcd::start().await?;
     let a = Session::connect([etcd.endpoint()], options("a")).await?;
     let b = Session::connect([etcd.endpoint()], options("b")).await?;
@@ -400,16 +378,12 @@ async fn leader_ordered_to_step_down_logs_the_author_of_the_order() -> Result {
     ordered?;
     let of_a = [("identity", "a"), ("election", "jobs")];
     let line = logs.one(ELECTION, "ordered to step down", &of_a);
-    assert_eq!((line.level, line.field("by")), (Level::INFO, "ops"));
+    is(&line, Level::INFO, &[("by", "ops")]);
     let ended = logs.one(ELECTION, "term ended", &of_a);
-    assert_eq!(
-        (ended.level, ended.field("reason")),
-        (Level::INFO, "ordered")
-    );
+    is(&ended, Level::INFO, &[("reason", "ordered")]);
     assert!(
         logs.of(ELECTION, "ordered to step down", &[("identity", "b")])
             .is_empty()
     );
-    all_documented(&logs);
     Ok(())
 }
