@@ -2,58 +2,40 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use eldest::guard::{Guard, GuardState};
 use eldest::{Session, SessionOptions};
-use eldest_fixtures::hang::{closed, idle};
+use eldest_fixtures::http::{exactly, get};
 use eldest_fixtures::metrics::documented;
+use eldest_fixtures::program::Program;
 use eldest_fixtures::text::has;
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::eventually;
 use rustix::process::Signal;
-use serde_json::Value;
-use tempfile::TempDir;
+use serde_json::{Value, json};
 
 use crate::common::{
-    DONE, Ended, Result, Running, SICK, SOON, UNAVAILABLE, USAGE, at, eldest, join, keys, leases,
-    run,
+    DONE, Ended, Node, Result, SICK, SOON, Stage, UNAVAILABLE, USAGE, at, eldest, has_values, join,
+    keys, leases, run,
 };
 use crate::doctor::{examine_with, found};
 
-/// An etcd, and a folder for the agent's socket.
-struct Stage {
-    etcd: Etcd,
-    folder: TempDir,
-}
-
 impl Stage {
-    async fn new() -> Result<Self> {
-        Ok(Self {
-            etcd: Etcd::start().await?,
-            folder: tempfile::tempdir()?,
-        })
-    }
-
     fn socket(&self) -> PathBuf {
-        self.folder.path().join("agent.sock")
-    }
-
-    fn path(&self) -> String {
-        self.socket().display().to_string()
+        self.path("agent.sock")
     }
 
     /// Starts an agent, and waits until it listens.
-    async fn agent(&self, more: &[&str]) -> Result<Running> {
-        let mut command = at(&self.etcd, &["agent", "--socket", &self.path()]);
-        let mut agent = Running::start({
-            command.args(more);
-            command
-        })?;
-        assert_eq!(
-            agent.line().await?,
-            format!("listening at {}", self.path()),
-            "its first line"
-        );
+    async fn agent(&self, more: &[&str]) -> Result<Node> {
+        let socket = self.file("agent.sock");
+        let mut command = at(&self.etcd, &["agent", "--socket", &socket]);
+        command.args(more);
+        let mut agent = Node::start("agent", command)?;
+        assert_eq!(agent.line().await?, format!("listening at {socket}"));
+        if more.contains(&"--listen") {
+            agent.hears("http").await?;
+        }
         Ok(agent)
     }
 
@@ -66,9 +48,9 @@ impl Stage {
     }
 
     async fn status(&self, more: &[&str]) -> Result<Ended> {
-        let mut command = eldest(&["agent", "status", "--socket", &self.path()]);
-        command.args(more);
-        run(command).await
+        let socket = self.file("agent.sock");
+        let args = ["agent", "status", "--socket", &socket];
+        run(eldest(&[&args, more].concat())).await
     }
 
     /// Returns the agent's status as JSON, as soon as the condition holds.
@@ -91,28 +73,6 @@ async fn guarded_lease(session: &Session) -> Result<i64> {
     }
 }
 
-/// Returns the status and the body of an answer.
-async fn get(address: &str, path: &str) -> Result<(u16, String)> {
-    get_as(address, path, address).await
-}
-
-/// Does the same with a request that calls the agent by that name.
-async fn get_as(address: &str, path: &str, host: &str) -> Result<(u16, String)> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    let answer = closed(idle(address.parse()?, &request).await?, SOON).await?;
-    let status = answer.split(' ').nth(1).ok_or("a status")?.parse()?;
-    let (_, body) = answer.split_once("\r\n\r\n").ok_or("a body")?;
-    Ok((status, body.to_owned()))
-}
-
-/// Returns the address in the agent's second line.
-async fn http(agent: &mut Running) -> Result<String> {
-    let line = agent.line().await?;
-    let address = line.strip_prefix("listening at http://");
-    let address = address.and_then(|rest| rest.strip_suffix('/'));
-    Ok(address.ok_or(line.clone())?.to_owned())
-}
-
 #[tokio::test]
 async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Result {
     let stage = Stage::new().await?;
@@ -120,31 +80,34 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
     let nothing = stage.status_when("etcd answers", |status| status["problem"].is_null());
     let nothing = nothing.await?;
     assert_eq!(nothing["guarded_sessions"], Value::Array(Vec::new()));
-    assert_eq!(nothing["socket"], stage.path());
+    assert_eq!(nothing["socket"], stage.file("agent.sock"));
     let session = stage.guarded("node-a").await?;
     let candidate = join(&session, "jobs").await?;
     let lease = guarded_lease(&session).await?;
     let status = stage.status(&["--output", "json"]).await?;
     let status = status.done().json();
-    assert_eq!(status["session_count"], 1);
-    assert_eq!(status["released"], 0);
-    let guarded = &status["guarded_sessions"][0];
-    assert_eq!(guarded["identity"], "node-a");
-    assert_eq!(guarded["namespace"], "eldest");
-    assert_eq!(guarded["pid"], std::process::id());
-    assert_eq!(guarded["uid"], rustix::process::getuid().as_raw());
-    assert_eq!(guarded["leases"], serde_json::json!([format!("{lease:x}")]));
-    assert_eq!(guarded["connected"], true);
-    assert_eq!(guarded["linger_ms"], 1500);
-    assert_eq!(guarded["promised_ms"], serde_json::Value::Null);
+    let of_session = [
+        ("/session_count", json!(1)),
+        ("/released", json!(0)),
+        ("/guarded_sessions/0/identity", json!("node-a")),
+        ("/guarded_sessions/0/namespace", json!("eldest")),
+        ("/guarded_sessions/0/pid", json!(std::process::id())),
+        (
+            "/guarded_sessions/0/uid",
+            json!(rustix::process::getuid().as_raw()),
+        ),
+        ("/guarded_sessions/0/leases", json!([format!("{lease:x}")])),
+        ("/guarded_sessions/0/connected", json!(true)),
+        ("/guarded_sessions/0/linger_ms", json!(1500)),
+        ("/guarded_sessions/0/promised_ms", Value::Null),
+    ];
+    has_values(&status, &of_session);
     let text = stage.status(&[]).await?;
+    let socket = stage.file("agent.sock");
+    let pid = agent.pid();
+    let head = format!("{socket}: process {pid} reaches etcd and guards 1 session\n");
+    assert!(text.text().starts_with(&head), "{text:?}");
     let lines: Vec<&str> = text.text().lines().collect();
-    let pid = agent.child.id().ok_or("it has ended")?;
-    let head = format!(
-        "{}: process {pid} reaches etcd and guards 1 session",
-        stage.path()
-    );
-    assert_eq!(lines[0], head);
     let words: Vec<&str> = lines[2].split_whitespace().collect();
     assert_eq!(words[..2], ["node-a", "eldest"]);
     assert_eq!(words[2], std::process::id().to_string());
@@ -172,12 +135,13 @@ async fn an_agent_guards_a_session_and_says_so_to_people_and_programs() -> Resul
 async fn a_stopped_agent_removes_its_socket_and_ends_no_term() -> Result {
     let stage = Stage::new().await?;
     for signal in [Signal::TERM, Signal::INT] {
-        let agent = stage.agent(&[]).await?;
+        let mut agent = stage.agent(&[]).await?;
         let session = stage.guarded("node-a").await?;
         let mut candidate = join(&session, "jobs").await?;
         let leadership = candidate.elected().await?;
-        agent.signal(signal)?;
-        assert_eq!(agent.end().await?, (DONE, String::new()));
+        agent.signal(signal);
+        assert_eq!(agent.end().await?.code(), Some(DONE));
+        assert_eq!(agent.log(), "");
         assert!(!stage.socket().exists(), "{signal:?}");
         let mut guard = session.guard_state();
         guard.wait_for(|state| !state.is_guarded()).await?;
@@ -194,7 +158,11 @@ async fn a_stopped_agent_removes_its_socket_and_ends_no_term() -> Result {
     let absent = stage.status(&[]).await?;
     absent.failed(
         UNAVAILABLE,
-        &["no agent listens at", &stage.path(), "eldest agent"],
+        &[
+            "no agent listens at",
+            &stage.file("agent.sock"),
+            "eldest agent",
+        ],
     );
     Ok(())
 }
@@ -207,17 +175,15 @@ async fn the_socket_has_the_permissions_that_the_options_say() -> Result {
         assert!(file.file_type().is_socket());
         Ok((file.permissions().mode() & 0o777, file.gid()))
     };
-    let group = std::fs::metadata(stage.folder.path())?.gid();
+    let group = std::fs::metadata(stage.folder())?.gid();
     let agent = stage.agent(&[]).await?;
     assert_eq!(by_default(&stage.socket())?, (0o660, group));
-    agent.signal(Signal::TERM)?;
-    agent.end().await?;
+    agent.close().await?;
     let number = group.to_string();
     let args = ["--socket-mode", "0606", "--socket-group", &number];
     let agent = stage.agent(&args).await?;
     assert_eq!(by_default(&stage.socket())?, (0o606, group));
-    agent.signal(Signal::TERM)?;
-    agent.end().await?;
+    agent.close().await?;
     if rustix::process::geteuid().is_root() {
         let _agent = stage.agent(&["--socket-group", "daemon"]).await?;
         assert_eq!(by_default(&stage.socket())?, (0o660, 1));
@@ -229,8 +195,15 @@ async fn the_socket_has_the_permissions_that_the_options_say() -> Result {
 async fn second_agent_is_refused_and_the_first_continues() -> Result {
     let stage = Stage::new().await?;
     let _agent = stage.agent(&[]).await?;
-    let second = run(at(&stage.etcd, &["agent", "--socket", &stage.path()])).await?;
-    second.failed(USAGE, &["another agent listens at", &stage.path()]);
+    let second = run(at(
+        &stage.etcd,
+        &["agent", "--socket", &stage.file("agent.sock")],
+    ))
+    .await?;
+    second.failed(
+        USAGE,
+        &["another agent listens at", &stage.file("agent.sock")],
+    );
     let session = stage.guarded("node-a").await?;
     let _candidate = join(&session, "jobs").await?;
     guarded_lease(&session).await?;
@@ -240,12 +213,11 @@ async fn second_agent_is_refused_and_the_first_continues() -> Result {
 #[tokio::test]
 async fn agent_ends_with_an_error_when_its_socket_was_replaced() -> Result {
     let stage = Stage::new().await?;
-    let agent = stage.agent(&[]).await?;
+    let mut agent = stage.agent(&[]).await?;
     std::fs::remove_file(stage.socket())?;
     std::fs::write(stage.socket(), "")?;
-    let (code, stderr) = agent.end().await?;
-    assert_eq!(code, 1, "{stderr}");
-    assert!(stderr.contains("was removed or replaced"), "{stderr}");
+    assert_eq!(agent.end().await?.code(), Some(1));
+    has(&agent.log(), &["was removed or replaced"]);
     assert!(stage.socket().exists());
     Ok(())
 }
@@ -253,17 +225,16 @@ async fn agent_ends_with_an_error_when_its_socket_was_replaced() -> Result {
 #[tokio::test]
 async fn without_etcd_the_agent_says_so_wherever_it_is_asked() -> Result {
     let mut stage = Stage::new().await?;
-    let mut agent = stage.agent(&["--listen", "127.0.0.1:0"]).await?;
-    let address = http(&mut agent).await?;
+    let agent = stage.agent(&["--listen", "127.0.0.1:0"]).await?;
     let healthy = eventually(SOON, "it reaches etcd", async || {
-        let (status, body) = get(&address, "/healthz").await.ok()?;
-        (status == 200).then_some(body)
+        let answer = get(agent.at, "/healthz").await.ok()?;
+        (answer.status == 200).then_some(answer.body)
     });
     assert_eq!(healthy.await?, "ok\n");
     stage.etcd.kill();
     let ill = eventually(SOON, "it does not reach etcd", async || {
-        let (status, body) = get(&address, "/healthz").await.ok()?;
-        (status == 503).then_some(body)
+        let answer = get(agent.at, "/healthz").await.ok()?;
+        (answer.status == 503).then_some(answer.body)
     });
     assert!(ill.await?.starts_with("the agent does not reach etcd: "));
     let status = stage.status(&[]).await?;
@@ -272,7 +243,7 @@ async fn without_etcd_the_agent_says_so_wherever_it_is_asked() -> Result {
     let status = stage.status(&["--output", "json"]).await?;
     assert_eq!(status.code, SICK, "{status:?}");
     assert!(status.json()["problem"].is_string());
-    assert_eq!(get(&address, "/nothing").await?.0, 404);
+    assert_eq!(get(agent.at, "/nothing").await?.status, 404);
     Ok(())
 }
 
@@ -280,9 +251,12 @@ async fn without_etcd_the_agent_says_so_wherever_it_is_asked() -> Result {
 async fn an_agent_answers_only_to_its_own_names() -> Result {
     let stage = Stage::new().await?;
     let names = ["--listen", "127.0.0.1:0", "--http-host", "host1.example"];
-    let mut agent = stage.agent(&names).await?;
-    let address = http(&mut agent).await?;
-    let port = address.rsplit(':').next().unwrap_or_default();
+    let agent = stage.agent(&names).await?;
+    let called = async |host: &str, path: &str| {
+        let host = format!("{host}:{}", agent.at.port());
+        let begin = format!("GET {path} HTTP/1.1\r\nHost: {host}");
+        exactly(agent.at, &format!("{begin}\r\nConnection: close\r\n\r\n")).await
+    };
     for (host, wanted) in [
         ("rebound.example", 421),
         ("10.0.0.1", 421),
@@ -291,64 +265,53 @@ async fn an_agent_answers_only_to_its_own_names() -> Result {
         ("localhost", 200),
         ("127.0.0.1", 200),
     ] {
-        let called = format!("{host}:{port}");
-        let (status, body) = get_as(&address, "/metrics", &called).await?;
-        assert_eq!(status, wanted, "{host}: {body}");
+        let answer = called(host, "/metrics").await?;
+        assert_eq!(answer.status, wanted, "{host}: {answer:?}");
     }
-    let refused = get_as(&address, "/nothing", "rebound.example").await?;
-    assert_eq!(refused.0, 421);
+    assert_eq!(called("rebound.example", "/nothing").await?.status, 421);
     Ok(())
 }
 
 #[tokio::test]
 async fn the_metrics_of_an_agent_have_the_names_of_the_guide() -> Result {
     let stage = Stage::new().await?;
-    let mut agent = stage.agent(&["--listen", "127.0.0.1:0"]).await?;
-    let address = http(&mut agent).await?;
+    let agent = stage.agent(&["--listen", "127.0.0.1:0"]).await?;
     let wanted: Vec<String> = documented().into_keys().collect();
     let wanted = wanted
         .iter()
         .filter(|name| name.starts_with("eldest_agent_"));
     let wanted: Vec<&String> = wanted.collect();
     assert!(wanted.len() >= 4, "{wanted:?}");
-    let (_, before) = get(&address, "/metrics").await?;
+    let before = get(agent.at, "/metrics").await?.body;
     assert!(before.contains("\neldest_agent_sessions 0\n"), "{before}");
     // The subject is this test binary once more, which runs only the test named here.
-    let mut subject = tokio::process::Command::new(std::env::current_exe()?);
+    let mut subject = Command::new(std::env::current_exe()?);
     subject.args(["--exact", "agent::a_process_that_is_killed", "--ignored"]);
     subject
         .env("SUBJECT_ENDPOINT", stage.etcd.endpoint())
         .env("SUBJECT_SOCKET", stage.socket());
-    let mut subject = subject
-        .kill_on_drop(true)
-        .stdout(std::process::Stdio::null())
-        .spawn()?;
+    let mut subject = Program::start(&mut subject)?;
     let guarded = |status: &Value| status["guarded_sessions"][0]["leases"][0].is_string();
     stage.status_when("it is guarded", guarded).await?;
-    subject.kill().await?;
+    subject.kill()?;
     let gone = |status: &Value| status["released"] == 1 && status["session_count"] == 0;
     stage.status_when("its keys are deleted", gone).await?;
     assert!(keys(&mut stage.etcd.client().await).await?.is_empty());
-    let (status, page) = get(&address, "/metrics").await?;
-    assert_eq!(status, 200);
+    let answer = get(agent.at, "/metrics").await?;
+    assert_eq!(answer.status, 200);
     for name in wanted {
-        assert!(
-            page.contains(&format!("# TYPE {name} ")),
-            "{name} is not in {page}"
-        );
+        has(&answer.body, &[&format!("# TYPE {name} ")]);
     }
-    for line in [
-        "eldest_agent_sessions 0",
-        "eldest_agent_releases_total{outcome=\"released\"} 1",
-        "eldest_agent_release_duration_seconds_count 1",
-        "eldest_agent_release_duration_seconds_bucket{le=\"0.0005\"}",
-        "eldest_agent_refusals_total 0",
-    ] {
-        assert!(
-            page.contains(&format!("\n{line}")),
-            "{line} is not in {page}"
-        );
-    }
+    has(
+        &answer.body,
+        &[
+            "\neldest_agent_sessions 0",
+            "\neldest_agent_releases_total{outcome=\"released\"} 1",
+            "\neldest_agent_release_duration_seconds_count 1",
+            "\neldest_agent_release_duration_seconds_bucket{le=\"0.0005\"}",
+            "\neldest_agent_refusals_total 0",
+        ],
+    );
     Ok(())
 }
 
@@ -376,7 +339,7 @@ async fn the_doctor_says_whether_the_agent_is_there_and_reaches_etcd() -> Result
         examine_with(command, &["--clock", "0s", "--guard", guard]).await
     };
     let finds = async |what: &str, message: &str, code: i32| {
-        let report = examined(&stage.path()).await?;
+        let report = examined(&stage.file("agent.sock")).await?;
         report.finds(what, message, "");
         assert_eq!(report.code, code, "{report:?}");
         Result::Ok(())
@@ -393,8 +356,7 @@ async fn the_doctor_says_whether_the_agent_is_there_and_reaches_etcd() -> Result
     let reached = stage.status_when("etcd answers", |status| status["problem"].is_null());
     reached.await?;
     finds("guard ok", "reaches etcd and guards 0 sessions", DONE).await?;
-    agent.signal(Signal::TERM)?;
-    agent.end().await?;
+    agent.close().await?;
     // The last endpoint option takes effect.
     let _lost = stage.agent(&["--endpoints", "http://127.0.0.1:1"]).await?;
     finds("guard warn", "does not reach etcd: ", DONE).await

@@ -1,20 +1,15 @@
-//! Starts the program for the tests, and sets up the elections that it shows.
+//! Runs commands on an etcd, judges what they write, and sets up the elections that they show.
 
-use std::process::Stdio;
+use std::process::Command;
 use std::time::Duration;
 
-use eldest::{Announcement, BoxError, Candidate, Session, SessionOptions};
-use eldest_fixtures::tools::without_variables;
+use eldest::{Announcement, Candidate, Session, SessionOptions};
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, PutOptions};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
 
-pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
-
-/// The deadline of every event that must happen.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+use crate::schema::line;
+pub(crate) use crate::shared::{Ended, Node, Result, SOON, Stage, eldest, run, words};
 
 /// The exit codes; `--help` explains them.
 pub(crate) const DONE: i32 = 0;
@@ -24,22 +19,6 @@ pub(crate) const DENIED: i32 = 4;
 pub(crate) const NOT_DONE: i32 = 5;
 pub(crate) const SICK: i32 = 6;
 
-/// Returns the command with these arguments, without the variables of this process that it would read.
-pub(crate) fn eldest(args: &[&str]) -> Command {
-    let mut command = Command::from(without_variables(env!("CARGO_BIN_EXE_eldest")));
-    command.args(args).kill_on_drop(true);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-/// Returns the words of a command line.
-pub(crate) fn words(line: &str) -> Vec<&str> {
-    line.split(' ').collect()
-}
-
 /// Returns the command with that etcd as its endpoint.
 pub(crate) fn at(etcd: &Etcd, args: &[&str]) -> Command {
     let mut command = eldest(args);
@@ -47,39 +26,62 @@ pub(crate) fn at(etcd: &Etcd, args: &[&str]) -> Command {
     command
 }
 
-/// The exit code and the output of a command that has ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+/// Runs the command with these words and that etcd to its end.
+pub(crate) async fn ran(etcd: &Etcd, line: &str) -> Result<Ended> {
+    run(at(etcd, &words(line))).await
+}
+
+/// Runs a command that succeeds, and returns the object that it writes.
+pub(crate) async fn object(etcd: &Etcd, line: &str) -> Result<Value> {
+    let mut command = at(etcd, &words(line));
+    command.args(["--output", "json"]);
+    Ok(run(command).await?.done().json())
+}
+
+/// Runs a command that fails like this, in one line.
+pub(crate) async fn fails(etcd: &Etcd, line: &str, code: i32, parts: &[&str]) -> Result {
+    ran(etcd, line).await?.failed(code, parts);
+    Ok(())
+}
+
+/// Returns the lines of a text in which a `#` stands for each number, and one blank for several.
+pub(crate) fn plain(text: &str) -> Vec<String> {
+    let plain = |line: &str| {
+        let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut plain = words.replace(|c: char| c.is_ascii_digit(), "#");
+        while plain.contains("##") {
+            plain = plain.replace("##", "#");
+        }
+        plain
+    };
+    text.lines().map(plain).collect()
+}
+
+/// Asserts that the values at these places of an object are these.
+#[track_caller]
+pub(crate) fn has_values(object: &Value, wanted: &[(&str, Value)]) {
+    for (place, wanted) in wanted {
+        assert_eq!(object.pointer(place), Some(wanted), "{place}: {object}");
+    }
 }
 
 impl Ended {
     /// Returns the one object that the command wrote.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
-        crate::schema::line(&self.stdout)
+        line(&self.stdout)
     }
 
     /// Asserts that the command failed like this, in one line, and wrote nothing else.
     #[track_caller]
     pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
-        assert_eq!(self.code, code, "{self:?}");
-        assert_eq!(self.stdout, "", "{self:?}");
+        assert_eq!((self.code, &*self.stdout), (code, ""), "{self:?}");
         let error = self.stderr.strip_prefix("error: ");
         let error = error.unwrap_or_else(|| panic!("no error line: {self:?}"));
         assert_eq!(error.trim_end().lines().count(), 1, "{self:?}");
         for part in parts {
             assert!(error.contains(part), "{part:?} is not in {error:?}");
         }
-    }
-
-    /// Asserts that clap refused an argument.
-    #[track_caller]
-    pub(crate) fn failed_usage(&self, code: i32, part: &str) {
-        assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{self:?}");
-        assert!(self.stderr.contains(part), "{part:?} is not in {self:?}");
     }
 
     /// Returns what the command wrote, which succeeded.
@@ -96,69 +98,10 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end.
-pub(crate) async fn run(mut command: Command) -> Result<Ended> {
-    let output = tokio::time::timeout(SOON, command.output());
-    let output = output.await.map_err(|_| "it does not end")??;
-    Ok(Ended {
-        code: output.status.code().ok_or("ended by a signal")?,
-        stdout: String::from_utf8(output.stdout)?,
-        stderr: String::from_utf8(output.stderr)?,
-    })
-}
-
-/// Runs the command with these words and that etcd to its end.
-pub(crate) async fn ran(etcd: &Etcd, line: &str) -> Result<Ended> {
-    run(at(etcd, &words(line))).await
-}
-
-/// The program while it runs.
-pub(crate) struct Running {
-    pub(crate) child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Running {
-    pub(crate) fn start(mut command: Command) -> Result<Self> {
-        let mut child = command.spawn()?;
-        let stdout = child.stdout.take().ok_or("its output")?;
-        Ok(Self {
-            child,
-            lines: BufReader::new(stdout).lines(),
-        })
-    }
-
-    /// Returns the next line that the command prints.
-    pub(crate) async fn line(&mut self) -> Result<String> {
-        let line = tokio::time::timeout(SOON, self.lines.next_line());
-        let line = line.await.map_err(|_| "it prints no line")??;
-        Ok(line.ok_or("it has ended")?)
-    }
-
+impl Node {
+    /// Returns the object in the next line of its output.
     pub(crate) async fn json(&mut self) -> Result<Value> {
-        Ok(crate::schema::line(&self.line().await?))
-    }
-
-    pub(crate) fn signal(&self, signal: rustix::process::Signal) -> Result {
-        let pid = self.child.id().ok_or("it has ended")?.cast_signed();
-        let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
-        Ok(rustix::process::kill_process(pid, signal)?)
-    }
-
-    /// Closes our end of the command's output.
-    pub(crate) fn close(self) -> Child {
-        self.child
-    }
-
-    /// Waits for the end, and returns the exit code and the text on stderr.
-    pub(crate) async fn end(mut self) -> Result<(i32, String)> {
-        let status = tokio::time::timeout(SOON, self.child.wait());
-        let status = status.await.map_err(|_| "it does not end")??;
-        let mut stderr = String::new();
-        if let Some(mut pipe) = self.child.stderr.take() {
-            pipe.read_to_string(&mut stderr).await?;
-        }
-        Ok((status.code().ok_or("ended by a signal")?, stderr))
+        Ok(line(&self.line().await?))
     }
 }
 
@@ -210,10 +153,8 @@ pub(crate) async fn keys(client: &mut Client) -> Result<Vec<String>> {
         .with_all_keys()
         .with_keys_only();
     let answer = client.get("", Some(all)).await?;
-    let keys = answer.kvs().iter();
-    Ok(keys
-        .map(|kv| String::from_utf8_lossy(kv.key()).into_owned())
-        .collect())
+    let text = |kv: &etcd_client::KeyValue| String::from_utf8_lossy(kv.key()).into_owned();
+    Ok(answer.kvs().iter().map(text).collect())
 }
 
 /// Waits until only the wanted number of leases is left, so none of a command's own.

@@ -1,14 +1,14 @@
 //! Tests `eldest doctor`.
 
+use std::process::Command;
 use std::time::Duration;
 
+use eldest_fixtures::grpc_proxy::GrpcProxy;
 use eldest_fixtures::text::has;
+use eldest_fixtures::tls::TlsEtcd;
 use eldest_testing::{Etcd, Proxy};
 use etcd_client::{AlarmAction, AlarmType, Client};
 use serde_json::Value;
-
-use eldest_fixtures::grpc_proxy::GrpcProxy;
-use eldest_fixtures::tls::TlsEtcd;
 
 use crate::common::{
     DONE, Ended, Result, SICK, UNAVAILABLE, at, eldest, join, keys, leases, node, put, ran, run,
@@ -52,15 +52,12 @@ fn shorter_grace(ended: &Ended) -> Option<u64> {
 }
 
 /// Runs the doctor without the comparison of the clocks and the pings, which take seconds.
-pub(crate) async fn examine(command: tokio::process::Command) -> Result<Ended> {
+pub(crate) async fn examine(command: Command) -> Result<Ended> {
     examine_with(command, &["--clock", "0s"]).await
 }
 
 /// Runs the doctor with options that no other command has.
-pub(crate) async fn examine_with(
-    mut command: tokio::process::Command,
-    more: &[&str],
-) -> Result<Ended> {
+pub(crate) async fn examine_with(mut command: Command, more: &[&str]) -> Result<Ended> {
     command.args(["doctor", "--output", "json", "--log", "off"]);
     command.args(more);
     run(command).await

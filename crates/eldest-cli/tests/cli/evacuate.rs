@@ -3,8 +3,9 @@
 use eldest::{Announcement, Candidate, LostReason, Session, SessionOptions};
 use eldest_fixtures::text::has;
 use eldest_testing::Etcd;
+use serde_json::Value;
 
-use crate::common::{DONE, Result, SOON, USAGE, at, keys, ran, run};
+use crate::common::{Result, SOON, USAGE, at, has_values, join, keys, object, plain, ran, run};
 
 async fn session_in(etcd: &Etcd, identity: &str, data_center: &str) -> Result<Session> {
     let here = Announcement::default().with_data_center(data_center);
@@ -15,7 +16,7 @@ async fn session_in(etcd: &Etcd, identity: &str, data_center: &str) -> Result<Se
 /// Joins the election "jobs" from that data centre.
 async fn join_from(etcd: &Etcd, identity: &str, data_center: &str) -> Result<(Session, Candidate)> {
     let session = session_in(etcd, identity, data_center).await?;
-    let candidate = crate::common::join(&session, "jobs").await?;
+    let candidate = join(&session, "jobs").await?;
     Ok((session, candidate))
 }
 
@@ -42,18 +43,17 @@ async fn leader_of_an_evacuated_data_center_resigns_and_the_order_is_listed() ->
     assert!(line.starts_with("evacuated: dc1 for 1h59m more"), "{line}");
     assert!(line.ends_with(", by ops: new switches"), "{line}");
     let list = ran(&etcd, "evacuate --list").await?;
-    let rows: Vec<&str> = list.text().lines().collect();
-    assert_eq!(rows.len(), 2, "{rows:?}");
-    assert!(rows[0].starts_with("DATA CENTRE"), "{rows:?}");
-    has(rows[1], &["dc1", "in 1h59m", "ops", "new switches"]);
+    let rows = plain(list.text());
+    assert!(rows.len() == 2 && rows[0].starts_with("DATA CENTRE"));
+    has(list.text(), &["dc1", "in 1h59m", "ops", "new switches"]);
 
-    let ended = ["evacuate", "dc1", "--lift"];
-    let lifted = run(at(&etcd, &ended)).await?;
-    assert_eq!(lifted.text(), "dc1 is no longer evacuated\n");
-    let again = run(at(&etcd, &ended)).await?;
-    assert_eq!(again.text(), "dc1 was not evacuated\n");
-    let list = ran(&etcd, "evacuate --list").await?;
-    assert_eq!(list.text(), "no data centre is evacuated\n");
+    for (line, said) in [
+        ("evacuate dc1 --lift", "dc1 is no longer evacuated\n"),
+        ("evacuate dc1 --lift", "dc1 was not evacuated\n"),
+        ("evacuate --list", "no data centre is evacuated\n"),
+    ] {
+        assert_eq!(ran(&etcd, line).await?.text(), said);
+    }
     assert!(second.is_valid(), "nobody moves back");
     Ok(())
 }
@@ -61,22 +61,19 @@ async fn leader_of_an_evacuated_data_center_resigns_and_the_order_is_listed() ->
 #[tokio::test]
 async fn each_form_writes_the_orders_in_force_as_json() -> Result {
     let etcd = Etcd::start().await?;
-    let json = async |args: &[&str]| {
-        let more = ["--output", "json", "--namespace", "team/a"];
-        let args = [&["evacuate"], args, &more].concat();
-        let ended = run(at(&etcd, &args)).await?;
-        assert_eq!(ended.code, DONE, "{ended:?}");
-        Result::Ok(ended.json())
+    let json = async |line: &str| {
+        let line = format!("--namespace team/a {line}");
+        object(&etcd, &line).await
     };
-    let one = json(&["dc1", "--by", "ops"]).await?;
-    assert_eq!(one["lifted"], serde_json::Value::Null);
-    assert_eq!(one["evacuations"][0]["data_center"], "dc1");
-    assert_eq!(one["evacuations"][0]["by"], "ops");
-    assert_eq!(
-        one["evacuations"][0]["until_unix_ms"],
-        serde_json::Value::Null
-    );
-    let two = json(&["dc2", "--for", "60s"]).await?;
+    let one = json("evacuate dc1 --by ops").await?;
+    let wanted = [
+        ("/lifted", Value::Null),
+        ("/evacuations/0/data_center", "dc1".into()),
+        ("/evacuations/0/by", "ops".into()),
+        ("/evacuations/0/until_unix_ms", Value::Null),
+    ];
+    has_values(&one, &wanted);
+    let two = json("evacuate dc2 --for 60s").await?;
     let order = &two["evacuations"][1];
     let (since, until) = (
         order["since_unix_ms"].as_u64(),
@@ -88,13 +85,13 @@ async fn each_form_writes_the_orders_in_force_as_json() -> Result {
     assert_eq!(keys(&mut etcd.client().await).await?, marks);
     let other = ran(&etcd, "evacuate --list").await?;
     assert_eq!(other.text(), "no data centre is evacuated\n");
-    assert_eq!(json(&["--list"]).await?["evacuations"], two["evacuations"]);
-    let lifted = json(&["dc2", "--lift"]).await?;
+    let list = json("evacuate --list").await?;
+    assert_eq!(list["evacuations"], two["evacuations"]);
+    let lifted = json("evacuate dc2 --lift").await?;
     assert_eq!(&lifted["lifted"], order);
-    assert_eq!(lifted["evacuations"], one["evacuations"]);
-    let args = ["status", "--output", "json", "--namespace", "team/a"];
-    let status = run(at(&etcd, &args)).await?.json();
-    assert_eq!(status["evacuations"], one["evacuations"]);
+    for shown in [lifted, json("status").await?] {
+        assert_eq!(shown["evacuations"], one["evacuations"]);
+    }
     Ok(())
 }
 
@@ -145,8 +142,7 @@ async fn leader_that_stays_is_named_with_the_reason() -> Result {
     assert!(lines[1].starts_with("jobs: a leads on: "), "{lines:?}");
     has(lines[1], &["older versions than 2.0, which led: b"]);
     assert_eq!(lines[2], "reports: a leads on: there is no other candidate");
-    let json = ["evacuate", "dc1", "--output", "json"];
-    let staying = run(at(&etcd, &json)).await?.done().json()["staying"].clone();
+    let staying = object(&etcd, "evacuate dc1").await?["staying"].take();
     assert_eq!(staying.as_array().map(Vec::len), Some(2), "{staying}");
     assert_eq!(staying[0]["election"], "jobs");
     assert_eq!(staying[0]["leader"], "a");

@@ -3,7 +3,9 @@
 use eldest::LostReason;
 use eldest_testing::Etcd;
 
-use crate::common::{DONE, NOT_DONE, Result, SOON, USAGE, join, keys, node, queue, queued, ran};
+use crate::common::{
+    DONE, NOT_DONE, Result, SOON, USAGE, fails, join, keys, node, object, queue, queued, ran,
+};
 
 #[tokio::test]
 async fn evicted_candidate_learns_of_it_and_the_next_one_leads() -> Result {
@@ -28,21 +30,19 @@ async fn candidate_among_namesakes_is_selected_only_by_its_key() -> Result {
     let twins = (node(&etcd, "twin").await?, node(&etcd, "twin").await?);
     let _candidates = (join(&twins.0, "jobs").await?, join(&twins.1, "jobs").await?);
     let before = keys(&mut client).await?;
-    let refused = ran(&etcd, "evict jobs --id twin --yes").await?;
-    let twins_are = "2 candidates are called \"twin\"";
-    refused.failed(NOT_DONE, &[twins_are, &before[0], &before[1]]);
+    let refused = ["2 candidates are called \"twin\"", &before[0], &before[1]];
+    fails(&etcd, "evict jobs --id twin --yes", NOT_DONE, &refused).await?;
     assert_eq!(keys(&mut client).await?, before, "both stand");
 
     let roster = twins.0.election("jobs")?.roster().await?;
-    let second = &roster.members()[1];
-    let key = String::from_utf8(second.key().to_vec())?;
+    let key = String::from_utf8(roster.members()[1].key().to_vec())?;
     let line = format!("evict jobs --id other --candidate {key} --yes");
-    let other = ran(&etcd, &line).await?;
-    other.failed(NOT_DONE, &["no candidate of that name with that key"]);
+    let other = "no candidate of that name with that key";
+    fails(&etcd, &line, NOT_DONE, &[other]).await?;
     // The last level of the key selects the same candidate.
     let last = key.rsplit('/').next().ok_or("a last level")?;
-    let line = format!("evict jobs --id twin --candidate {last} --yes --output json");
-    let done = ran(&etcd, &line).await?.done().json();
+    let line = format!("evict jobs --id twin --candidate {last} --yes");
+    let done = object(&etcd, &line).await?;
     assert_eq!(done["evicted"]["key"], key.as_str());
     assert_eq!(done["evicted"]["has_turn"], false);
     assert_eq!(done["leader"]["identity"], "twin");
@@ -71,8 +71,7 @@ async fn unnamed_or_missing_candidate_or_no_confirmation_evicts_nobody() -> Resu
     let etcd = Etcd::start().await?;
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
     let empty = "no candidate called \"c\"; there are no candidates";
-    let missing = ran(&etcd, "evict jobs --id c --yes").await?;
-    missing.failed(NOT_DONE, &[empty]);
+    fails(&etcd, "evict jobs --id c --yes", NOT_DONE, &[empty]).await?;
     let _candidates = (join(&a, "jobs").await?, join(&b, "jobs").await?);
     for (line, code, part) in [
         ("evict jobs --id c --yes", NOT_DONE, "there are a, b"),
@@ -80,7 +79,7 @@ async fn unnamed_or_missing_candidate_or_no_confirmation_evicts_nobody() -> Resu
         // There is no terminal on which it could ask.
         ("evict jobs --id a", USAGE, "--yes"),
     ] {
-        ran(&etcd, line).await?.failed(code, &[part]);
+        fails(&etcd, line, code, &[part]).await?;
     }
     assert_eq!(queue(&a).await?, ["a", "b"]);
     Ok(())

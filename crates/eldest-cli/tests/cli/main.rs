@@ -18,6 +18,9 @@ mod pages;
 mod partitions;
 mod refused;
 mod schema;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "the other tests of the command need more of it")]
+mod shared;
 mod signals;
 mod status;
 mod step_down;

@@ -2,15 +2,14 @@
 //! of the new version run their program one after the other, never together.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::Command;
 
 use eldest_fixtures::tools::etcdctl;
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{Client, GetOptions};
 use rustix::process::Signal;
-use tokio::process::Command;
 
-use crate::common::{Result, Running, SOON, at, keys};
+use crate::common::{Node, Result, SOON, at, keys};
 
 const PAGE: &str = include_str!("../../../../docs/migrate.md");
 
@@ -70,15 +69,12 @@ async fn old_both_and_new_never_run_together() -> Result {
     let mut client = etcd.client().await;
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
-    let start = |mut command: Command| {
+    let start = |name: &str, mut command: Command| {
         command
             .current_dir(folder)
             .env("ETCDCTL_API", "3")
-            .env("ETCDCTL_ENDPOINTS", etcd.endpoint())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        Running::start(command)
+            .env("ETCDCTL_ENDPOINTS", etcd.endpoint());
+        Node::start(name, command)
     };
 
     let both = documented();
@@ -90,22 +86,21 @@ async fn old_both_and_new_never_run_together() -> Result {
     let election = *both.get(1).ok_or("the election")?;
     let mut old = Command::new(etcdctl);
     old.args(with_program(&both[inner + 1..], "old", etcdctl));
-    let old = start(old)?;
+    let mut old = start("old", old)?;
     written(folder, "old begins").await?;
-    let both = start(at(&etcd, &with_program(&both, "both", etcdctl)))?;
+    let mut both = start("both", at(&etcd, &with_program(&both, "both", etcdctl)))?;
     queue(&client, &format!("{lock}/"), 2).await?;
     let new = ["run", election, "--id", "new", "--", "./scheduler"];
-    let new = start(at(&etcd, &with_program(&new, "new", etcdctl)))?;
+    let mut new = start("new", at(&etcd, &with_program(&new, "new", etcdctl)))?;
     queue(&client, &format!("eldest/{election}/"), 2).await?;
 
     std::fs::write(folder.join("old.stop"), "")?;
     written(folder, "both begins").await?;
     old.end().await?;
-    both.signal(Signal::TERM)?;
+    both.signal(Signal::TERM);
     written(folder, "new begins").await?;
     both.end().await?;
-    new.signal(Signal::TERM)?;
-    new.end().await?;
+    new.stop().await?;
     let wanted = [
         "old begins",
         "old ends",

@@ -27,35 +27,20 @@ async fn key_short_ttl_and_user_that_will_harm_are_warnings() -> Result {
 
 #[tokio::test]
 async fn limits_of_etcd_that_stop_a_session_are_reported_with_the_option() -> Result {
+    let candidate = "no node can become a candidate";
+    let partition = "no node can take a partition";
+    let guard = "no guard can delete the keys";
     for (option, code, level, message, remedy) in [
-        (
-            "max-txn-ops=1",
-            SICK,
-            "fail",
-            "no node can become a candidate",
-            "--max-txn-ops",
-        ),
-        (
-            "max-txn-ops=2",
-            SICK,
-            "fail",
-            "no node can take a partition",
-            "--max-txn-ops",
-        ),
+        ("max-txn-ops=1", SICK, "fail", candidate, "--max-txn-ops"),
+        ("max-txn-ops=2", SICK, "fail", partition, "--max-txn-ops"),
         (
             "max-concurrent-streams=1",
             SICK,
             "fail",
-            "that carries a stream",
+            "carries a stream",
             "--max-concurrent-streams",
         ),
-        (
-            "max-txn-ops=3",
-            DONE,
-            "warn",
-            "no guard can delete the keys",
-            "--max-txn-ops of 4",
-        ),
+        ("max-txn-ops=3", DONE, "warn", guard, "--max-txn-ops of 4"),
         ("max-txn-ops=4", DONE, "ok", "as a session needs", ""),
     ] {
         let etcd = Etcd::builder().arg(format!("--{option}")).start().await?;

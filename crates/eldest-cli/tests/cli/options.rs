@@ -60,8 +60,8 @@ async fn help_lists_codes_variables_and_the_ways_to_give_passwords() -> Result {
         )
     };
     assert!(lines("-h").await? < lines("--help").await?);
-    let nothing = run(eldest(&[])).await?;
-    nothing.failed_usage(USAGE, "Usage: eldest");
+    let nothing = run(eldest(&[])).await?.with(USAGE);
+    has(&nothing, &["Usage: eldest"]);
     let version = run(eldest(&["--version"])).await?;
     assert_eq!(
         version.done().stdout,

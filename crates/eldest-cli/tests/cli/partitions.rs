@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use eldest::Session;
+use eldest_fixtures::text::has;
 use eldest_testing::{Etcd, eventually};
 use etcd_client::{GetOptions, KeyValue};
 use serde_json::{Value, json};
 
-use crate::common::{NOT_DONE, Result, SOON, USAGE, at, placed, ran, run, words};
+use crate::common::{NOT_DONE, Result, SOON, USAGE, fails, has_values, object, placed, plain, ran};
+
+const FORGET_B: &str = "partitions billing --forget node-b";
 
 #[tokio::test]
 async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
@@ -23,34 +26,29 @@ async fn owners_are_a_table_and_the_owner_of_a_key_one_line() -> Result {
     let map = shards.map().await?;
     let token = |at: u32| map.owner(at).map(|owner| owner.fencing_token());
     let all = ran(&etcd, "partitions billing").await?;
-    let lines: Vec<Vec<&str>> = all
-        .done()
-        .stdout
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    assert_eq!(lines[0], ["PARTITION", "OWNER", "ADDRESS", "TOKEN"]);
-    assert_eq!(lines.len(), 5);
+    assert_eq!(plain(all.text())[0], "PARTITION OWNER ADDRESS TOKEN");
     for partition in 0..4 {
-        let token = token(partition).ok_or("owned")?.to_string();
-        let wanted = [&*partition.to_string(), "node-a", "node-a:80", &token];
-        assert_eq!(lines[partition as usize + 1], wanted);
+        let token = token(partition).ok_or("owned")?;
+        let row = format!("{partition} node-a node-a:80 {token}");
+        let mut rows = all.text().lines().skip(1);
+        let words = rows.nth(partition as usize).map(str::split_whitespace);
+        assert!(words.ok_or("a row")?.eq(row.split(' ')), "{all:?}");
     }
-    for name in ["user-1", "user-2", "user-3"] {
-        let line = format!("partitions billing --count 4 --of {name} --output json");
-        let found = run(at(&etcd, &words(&line))).await?.done().json();
-        let partition = shards.partition_for(name);
-        assert_eq!(found["partitions"].as_array().map(Vec::len), Some(1));
-        let one = &found["partitions"][0];
-        assert_eq!(one["partition"], partition, "{name}");
-        assert_eq!(one["owner"]["fencing_token"], json!(token(partition)));
-        assert_eq!(found["members"][0]["owned_count"], 4);
-    }
-    let other = ran(&etcd, "partitions billing --count 8").await?;
-    other.failed(USAGE, &["8 partitions", "others share 4"]);
+    let line = "partitions billing --count 4 --of user-1";
+    let found = object(&etcd, line).await?;
+    let partition = shards.partition_for("user-1");
+    let wanted = [
+        ("/partitions/0/partition", json!(partition)),
+        ("/partitions/0/owner/fencing_token", json!(token(partition))),
+        ("/members/0/owned_count", json!(4)),
+    ];
+    has_values(&found, &wanted);
+    assert_eq!(found["partitions"].as_array().map(Vec::len), Some(1));
+    let other = ["8 partitions", "others share 4"];
+    fails(&etcd, "partitions billing --count 8", USAGE, &other).await?;
     member.leave().await?;
-    let nobody = ran(&etcd, "partitions billing").await?;
-    nobody.failed(USAGE, &["\"billing\"", "--count"]);
+    let nobody = ["\"billing\"", "--count"];
+    fails(&etcd, "partitions billing", USAGE, &nobody).await?;
     let free = ran(&etcd, "partitions billing --count 2").await?;
     assert_eq!(free.text().lines().count(), 3);
     Ok(())
@@ -84,34 +82,32 @@ async fn share_of_an_absent_member_is_shown_and_forgotten() -> Result {
         records.kvs().iter().any(listed).then_some(())
     })
     .await?;
-    let forget = |name| ["partitions", "billing", "--forget", name];
-    let there = run(at(&etcd, &forget("node-b"))).await?;
-    there.failed(NOT_DONE, &["\"node-b\"", "that member is there"]);
+    let there = ["\"node-b\"", "that member is there"];
+    fails(&etcd, FORGET_B, NOT_DONE, &there).await?;
     second.leave().await?;
 
     let text = ran(&etcd, "partitions billing").await?;
     let text = text.text();
     assert_eq!(text.matches("- (kept for node-b)").count(), 2, "{text}");
     let said = "node-b is absent and keeps 2 partitions for 1h0m more; `eldest partitions billing --forget node-b` ends that";
-    assert!(text.contains(said), "{text}");
-    let args = ["partitions", "billing", "--output", "json"];
-    let shown = run(at(&etcd, &args)).await?.done().json();
-    let absent = &shown["absent"][0];
-    assert_eq!(absent["identity"], "node-b");
-    assert_eq!(absent["kept_count"], 2);
-    assert_eq!(absent["kept_for_ms"], 3_600_000);
-    let left = absent["lease_left_ms"].as_u64().ok_or("read")?;
+    has(text, &[said]);
+    let shown = object(&etcd, "partitions billing").await?;
+    let wanted = [
+        ("/absent/0/identity", json!("node-b")),
+        ("/absent/0/kept_count", json!(2)),
+        ("/absent/0/kept_for_ms", json!(3_600_000)),
+    ];
+    has_values(&shown, &wanted);
+    let left = shown["absent"][0]["lease_left_ms"].as_u64();
+    let left = left.ok_or("read")?;
     assert!((3_500_000..=3_700_000).contains(&left), "{left}");
     let partitions = shown["partitions"].as_array().ok_or("a list")?;
     let kept = partitions.iter().filter(|one| one["kept_for"] == "node-b");
     assert_eq!(kept.count(), 2);
 
-    let other = run(at(&etcd, &forget("node-c"))).await?;
-    other.failed(NOT_DONE, &["\"node-c\"", "shares are kept for node-b"]);
-    let args = [&forget("node-b")[..], &["--output", "json"]].concat();
-    let forgotten = run(at(&etcd, &args)).await?.done().json();
-    assert_eq!(forgotten["forgotten"], "node-b");
-    let again = run(at(&etcd, &forget("node-b"))).await?;
-    again.failed(NOT_DONE, &["no share is kept"]);
-    Ok(())
+    let other = ["\"node-c\"", "shares are kept for node-b"];
+    let forget = "partitions billing --forget node-c";
+    fails(&etcd, forget, NOT_DONE, &other).await?;
+    assert_eq!(object(&etcd, FORGET_B).await?["forgotten"], "node-b");
+    fails(&etcd, FORGET_B, NOT_DONE, &["no share is kept"]).await
 }

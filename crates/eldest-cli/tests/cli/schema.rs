@@ -6,7 +6,7 @@ use boon::{Compiler, Schemas};
 use eldest_testing::Etcd;
 use serde_json::{Value, json};
 
-use crate::common::{Result, Running, at, words};
+use crate::common::{Node, Result, at, words};
 
 const FILE: &str = include_str!("../../../eldest-http/src/command.schema.json");
 
@@ -75,16 +75,11 @@ pub(crate) fn line(text: &str) -> Value {
 async fn first_line_of_a_node_matches_the_schema() -> Result {
     let etcd = Etcd::start().await?;
     let args = words("serve jobs --listen 127.0.0.1:0 --output json");
-    let mut node = Running::start(at(&etcd, &args))?;
-    let address = line(&node.line().await?);
-    assert!(
-        address["listening"]
-            .as_str()
-            .is_some_and(|at| at.starts_with("127.0.0.1:"))
-    );
-    node.signal(rustix::process::Signal::TERM)?;
-    node.end().await?;
-    Ok(())
+    let mut node = Node::start("a", at(&etcd, &args))?;
+    let address = node.json().await?;
+    let listening = address["listening"].as_str();
+    assert!(listening.is_some_and(|at| at.starts_with("127.0.0.1:")));
+    node.close().await
 }
 
 /// docs/cli.md promises that fields may be added and none is removed.

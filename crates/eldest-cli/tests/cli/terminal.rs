@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -12,7 +13,6 @@ use eldest_testing::{Etcd, eventually};
 use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use tokio::process::{Child, Command};
 
 use crate::common::{Result, SOON, at};
 
@@ -101,13 +101,19 @@ impl Terminal {
 
     /// Waits for the program's end, and returns its exit code when all its output is on the screen.
     pub(crate) async fn end(&mut self) -> Result<i32> {
-        let status = tokio::time::timeout(SOON, self.child.wait());
-        let status = status
-            .await
-            .map_err(|_| format!("it does not end; it shows\n{}", self.screen()))??;
+        let ended = async || self.child.try_wait().ok().flatten();
+        let status = eventually(SOON, "it ends", ended).await;
+        let status = status.map_err(|error| format!("{error}; it shows\n{}", self.screen()))?;
         let is_shown = async || self.reader.is_finished().then_some(());
         eventually(SOON, "all that it wrote is shown", is_shown).await?;
         Ok(status.code().ok_or("ended by a signal")?)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -1,9 +1,9 @@
 //! Tests an etcd that has a certificate and demands one of its clients.
 
+use eldest_fixtures::tls::TlsEtcd;
 use eldest_testing::eventually;
 
 use crate::common::{DENIED, DONE, Result, SOON, eldest, run};
-use eldest_fixtures::tls::TlsEtcd;
 
 #[tokio::test]
 async fn certificates_are_shown_and_asked_for() -> Result {

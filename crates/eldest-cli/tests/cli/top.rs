@@ -3,7 +3,7 @@
 use eldest::Evacuate;
 use eldest_fixtures::text::has;
 use eldest_testing::{Etcd, Proxy};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{DONE, Result, at, join, node, words};
 use crate::terminal::Terminal;
@@ -78,9 +78,7 @@ async fn keys_and_signals_control_top() -> Result {
     terminal
         .shows("the first one", |s| detail(s, "jobs"))
         .await?;
-    let pid = terminal.child.id().ok_or("it has ended")?.cast_signed();
-    let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
-    rustix::process::kill_process(pid, Signal::TERM)?;
+    kill_process(Pid::from_child(&terminal.child), Signal::TERM)?;
     assert_eq!(terminal.end().await?, DONE);
     Ok(())
 }

@@ -1,16 +1,19 @@
 //! Tests `eldest watch`.
 
+use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use eldest::{Session, SessionOptions};
+use eldest_fixtures::program::Program;
+use eldest_fixtures::wait::until;
 use eldest_testing::{Etcd, Proxy, eventually};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{DONE, Result, Running, SOON, at, join, node, placed, put};
+use crate::common::{DONE, Node, Result, SOON, at, join, node, placed, put};
 
 /// Asserts that the next events are these, each with its candidate; returns them.
-async fn says(watch: &mut Running, wanted: &[&str]) -> Result<Vec<Value>> {
+async fn says(watch: &mut Node, wanted: &[&str]) -> Result<Vec<Value>> {
     let mut events = Vec::new();
     for wanted in wanted {
         let event = watch.json().await?;
@@ -27,7 +30,7 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
     let etcd = Etcd::start().await?;
     let (a, b) = (placed(&etcd, "a").await?, node(&etcd, "b").await?);
     let mut first = join(&a, "jobs").await?;
-    let mut watch = Running::start(at(&etcd, &["watch", "jobs", "--output", "json"]))?;
+    let mut watch = Node::start("watch", at(&etcd, &["watch", "jobs", "--output", "json"]))?;
     let now = says(&mut watch, &["standing a", "leader a"]).await?;
     assert_eq!(now[1]["election"], "jobs");
     assert_eq!(now[1]["candidate"]["address"], "a:80");
@@ -53,8 +56,18 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
     let most = (empty.elapsed() + SOON).as_millis();
     assert!(u128::from(vacant) <= most, "{vacant}");
 
-    watch.signal(Signal::INT)?;
-    assert_eq!(watch.end().await?, (DONE, String::new()));
+    watch.signal(Signal::INT);
+    assert_eq!(watch.end().await?.code(), Some(DONE));
+    assert_eq!(watch.log(), "");
+    Ok(())
+}
+
+/// Asserts that the next line is this, after a time.
+async fn writes(watch: &mut Node, wanted: &str) -> Result {
+    let line = watch.line().await?;
+    let (time, rest) = line.split_once("  ").ok_or("two columns")?;
+    assert_eq!(rest, wanted);
+    assert!(time.starts_with("20") && time.ends_with('Z'), "{line}");
     Ok(())
 }
 
@@ -62,42 +75,23 @@ async fn every_change_is_an_object_with_the_time_that_nobody_led() -> Result {
 async fn each_change_vacancy_and_block_is_a_line_for_people() -> Result {
     let etcd = Etcd::start().await?;
     let mut client = etcd.client().await;
-    let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
-    let ends = |line: &str, end: &str| {
-        assert!(line.ends_with(end), "{end:?} is not how {line:?} ends");
-        let time = line.split(' ').next().expect("a first word");
-        assert!(time.starts_with("20") && time.ends_with('Z'), "{line}");
-    };
-    ends(&watch.line().await?, "  vacant");
+    let mut watch = Node::start("watch", at(&etcd, &["watch", "jobs"]))?;
+    writes(&mut watch, "vacant").await?;
     put(&mut client, "eldest/jobs/immortal", "gone long ago").await?;
-    ends(&watch.line().await?, "  joined     gone long ago at rank 1");
-    ends(
-        &watch.line().await?,
-        "  blocked    by the key eldest/jobs/immortal, which has no lease",
-    );
+    writes(&mut watch, "joined     gone long ago at rank 1").await?;
+    let blocked = "blocked    by the key eldest/jobs/immortal, which has no lease";
+    writes(&mut watch, blocked).await?;
     let a = node(&etcd, "a").await?;
-    let candidate = join(&a, "jobs").await?;
-    ends(&watch.line().await?, "  joined     a at rank 2");
+    let _candidate = join(&a, "jobs").await?;
+    writes(&mut watch, "joined     a at rank 2").await?;
     client.delete("eldest/jobs/immortal", None).await?;
-    ends(&watch.line().await?, "  left       gone long ago");
+    writes(&mut watch, "left       gone long ago").await?;
     let leads = watch.line().await?;
-    let token = a
-        .election("jobs")?
-        .leader()
-        .await?
-        .ok_or("a leader")?
-        .create_revision();
-    assert!(
-        leads.contains(&format!(
-            "  leads      a with token {token}; nobody led for "
-        )),
-        "{leads}"
-    );
-    assert!(leads.ends_with(" s"), "{leads}");
-    drop(candidate);
-    watch.signal(Signal::TERM)?;
-    assert_eq!(watch.end().await?.0, DONE);
-    Ok(())
+    let leader = a.election("jobs")?.leader().await?.ok_or("a leader")?;
+    let token = leader.create_revision();
+    let said = format!("  leads      a with token {token}; nobody led for ");
+    assert!(leads.contains(&said) && leads.ends_with(" s"), "{leads}");
+    watch.close().await
 }
 
 #[tokio::test]
@@ -106,48 +100,41 @@ async fn leader_that_serves_and_candidate_that_is_warm_are_lines() -> Result {
     let (a, b) = (node(&etcd, "a").await?, node(&etcd, "b").await?);
     let limit = Duration::from_secs(600);
     let ready = |session: &Session| -> Result<_> {
-        Ok(session
-            .election("jobs")?
-            .serving_within(limit)
-            .warm_within(limit))
+        let election = session.election("jobs")?;
+        Ok(election.serving_within(limit).warm_within(limit))
     };
     let mut first = ready(&a)?.campaign().await?;
     let leadership = first.elected().await?;
     let second = ready(&b)?;
-    let candidate = second.campaign().await?;
-    let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
+    let _candidate = second.campaign().await?;
+    let mut watch = Node::start("watch", at(&etcd, &["watch", "jobs"]))?;
     for _ in ["a", "b"] {
         watch.line().await?;
     }
     let token = leadership.fencing_token();
-    let mut says = async |end: &str| -> Result {
-        let line = watch.line().await?;
-        assert!(line.ends_with(end), "{end:?} is not how {line:?} ends");
-        Ok(())
-    };
-    says(&format!(
-        "  leads      a with token {token} (not serving yet)"
-    ))
-    .await?;
+    let leads = format!("leads      a with token {token} (not serving yet)");
+    writes(&mut watch, &leads).await?;
     leadership.serving().await?;
-    says("  serves     a").await?;
+    writes(&mut watch, "serves     a").await?;
     second.set_warm(true).await?;
-    says("  warm       b at rank 2").await?;
+    writes(&mut watch, "warm       b at rank 2").await?;
     second.set_warm(false).await?;
-    says("  cold       b at rank 2").await?;
-    drop(candidate);
-    Ok(())
+    writes(&mut watch, "cold       b at rank 2").await
 }
 
 /// As with `| head -1`: nothing changes any more, so no write can fail.
 #[tokio::test]
 async fn watch_ends_when_its_reader_is_gone_though_nothing_changes() -> Result {
     let etcd = Etcd::start().await?;
-    let mut watch = Running::start(at(&etcd, &["watch", "jobs"]))?;
-    watch.line().await?;
-    let mut child = watch.close();
-    let status = tokio::time::timeout(SOON, child.wait()).await??;
-    assert_eq!(status.code(), Some(DONE));
+    let mut watch = Program::start(&mut at(&etcd, &["watch", "jobs"]))?;
+    let mut lines = BufReader::new(watch.0.stdout.take().ok_or("a pipe")?).lines();
+    lines.next().ok_or("a line")??;
+    drop(lines);
+    until(SOON, "it ends", async || {
+        watch.lives().is_ok_and(|lives| !lives)
+    })
+    .await?;
+    assert_eq!(watch.0.wait()?.code(), Some(DONE));
     Ok(())
 }
 
@@ -162,7 +149,7 @@ async fn watch_survives_an_outage_and_reports_missed_changes() -> Result {
         &["watch", "jobs", "--output", "json", "--log", "off"],
     );
     command.env("ELDEST_ENDPOINTS", proxy.endpoint());
-    let mut watch = Running::start(command)?;
+    let mut watch = Node::start("watch", command)?;
     says(&mut watch, &["standing a", "leader a"]).await?;
     proxy.cut();
     first.leave().await?;
@@ -182,7 +169,7 @@ async fn leaders_own_time_of_election_is_no_announcement() -> Result {
     let election = a.election("jobs")?;
     let mut candidate = election.campaign().await?;
     let _leadership = candidate.elected().await?;
-    let mut watch = Running::start(at(&etcd, &["watch", "jobs", "--output", "json"]))?;
+    let mut watch = Node::start("watch", at(&etcd, &["watch", "jobs", "--output", "json"]))?;
     says(&mut watch, &["standing a", "leader a"]).await?;
     eventually(SOON, "it tells", async || {
         let roster = election.roster().await.ok()?;

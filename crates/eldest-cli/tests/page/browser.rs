@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use eldest_fixtures::tools::tool;
 use eldest_testing::eventually;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,8 +18,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use crate::stage::{Result, SOON};
-use eldest_fixtures::tools::tool;
+use crate::shared::{Result, SOON};
 
 /// Chromium reads its commands at descriptor 3 and answers at 4; its other output goes to its log.
 const PIPES: &str = r#"exec "$@" 3<&0 4>&1 0</dev/null 1>&2"#;

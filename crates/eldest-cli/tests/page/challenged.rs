@@ -1,9 +1,10 @@
 //! Tests what the page shows of challenges.
 
+use eldest_fixtures::http::answers;
 use rustix::process::Signal;
 
 use crate::browser::Browser;
-use crate::stage::{ELECTION, Result, Stage, answers};
+use crate::shared::{ELECTION, Result, Stage};
 
 #[tokio::test]
 async fn silent_node_is_shown_as_condemned_by_the_node_that_took_over() -> Result {
@@ -21,7 +22,7 @@ async fn silent_node_is_shown_as_condemned_by_the_node_that_took_over() -> Resul
     browser.until_count(".roster tbody tr", 2).await?;
     let hidden = "document.getElementById('challenges').hidden";
     assert_eq!(browser.evaluate(hidden).await?, true);
-    a.signal(Signal::STOP)?;
+    a.signal(Signal::STOP);
     browser.until_leads(ELECTION, "b").await?;
     browser.until_count("#challenges tbody tr", 1).await?;
     let said = browser.texts("#challenges tbody tr").await?.concat();

@@ -1,13 +1,14 @@
 //! Tests the page when its node dies, is stopped, refuses requests, or has lost etcd, and when the node recovers.
 
+use eldest_fixtures::hang::{freeze, idle};
+use eldest_fixtures::http::{answers, get};
 use eldest_testing::eventually;
+use eldest_testing::internal::Port;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt;
 
 use crate::browser::Browser;
-use crate::caller::get;
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers, free_port};
-use eldest_fixtures::hang::idle;
+use crate::shared::{ELECTION, Node, Result, SOON, Stage};
 
 const LOST: &str = "document.body.dataset.connection === 'lost' && \
     document.querySelector('#connection').textContent.startsWith('no answer since ')";
@@ -19,7 +20,7 @@ async fn serve(stage: &Stage, at: &str, name: &str, elections: &[&str]) -> Resul
     let mut args = vec!["serve"];
     args.extend(elections);
     args.extend(["--id", name, "--listen", at, "--grace", "400ms"]);
-    stage.listening(name, stage.command("3s", &args)).await
+    Node::listening(name, stage.command("3s", &args)).await
 }
 
 #[tokio::test]
@@ -28,12 +29,12 @@ async fn page_reports_a_dead_node_and_continues_with_the_next() -> Result {
         return Ok(());
     };
     let stage = Stage::new().await?;
-    let at = free_port().await?.to_string();
+    let at = Port::free()?.address();
     let first = serve(&stage, &at, "first", &["kept", "dropped"]).await?;
     browser.open(first.at).await?;
     browser.until_leads("dropped", "first").await?;
     browser.until(LIVE).await?;
-    first.signal(Signal::KILL)?;
+    first.signal(Signal::KILL);
     browser.until(LOST).await?;
     assert_eq!(browser.evaluate("document.title").await?, "? eldest");
     assert_eq!(
@@ -62,9 +63,9 @@ async fn page_reports_a_stopped_node_despite_the_open_connection() -> Result {
     let node = stage.node("60s", "a", &[]).await?;
     browser.open(node.at).await?;
     browser.until(LIVE).await?;
-    node.freeze()?;
+    freeze(&node.child)?;
     browser.until(LOST).await?;
-    node.signal(Signal::CONT)?;
+    node.signal(Signal::CONT);
     browser.until(LIVE).await?;
     assert!(browser.is_the_same().await?, "it was loaded again");
     Ok(())

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
+use eldest_fixtures::http::{answers, send};
+
 use crate::browser::Browser;
-use crate::caller::send;
 use crate::looks::CONTRASTS;
-use crate::stage::{ELECTION, Result, Stage, answers};
+use crate::shared::{ELECTION, Result, Stage};
 
 async fn order(at: SocketAddr, method: &str, body: &str) -> Result {
     let answer = send(at, method, "/v1/evacuations/dc1", body).await?;

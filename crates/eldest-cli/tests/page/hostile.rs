@@ -8,7 +8,7 @@ use eldest_fixtures::damage::damaged;
 use etcd_client::PutOptions;
 
 use crate::browser::Browser;
-use crate::stage::{ELECTION, Result, Stage};
+use crate::shared::{ELECTION, Result, Stage};
 
 /// A script that would leave a mark if it ran.
 const RUNS: &str = "document.body.dataset.ran=1";

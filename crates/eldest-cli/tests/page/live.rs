@@ -1,11 +1,11 @@
 //! Tests the page of an observing node: candidates and leaders change without a reload.
 
+use eldest_fixtures::http::{answers, get, post};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::browser::Browser;
-use crate::caller::{get, post};
-use crate::stage::{ELECTION, Node, Result, Stage, answers};
+use crate::shared::{ELECTION, Node, Result, Stage};
 
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
@@ -62,7 +62,7 @@ async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
     assert_eq!(post(a.at, STEP_DOWN).await?.status, 200);
     browser.until_leads(ELECTION, "b").await?;
     browser.until_leads("second", "a").await?;
-    b.signal(Signal::KILL)?;
+    b.signal(Signal::KILL);
     browser.until_leads(ELECTION, "c").await?;
     let rows = |table: &str| format!("[data-election=\"team/e\"] .{table} tbody tr");
     browser.until_count(&rows("terms"), 3).await?;
@@ -72,8 +72,8 @@ async fn page_shows_candidates_and_leaders_live_without_a_reload() -> Result {
     draws_the_terms(browser).await?;
 
     // No candidate is there for a while.
-    a.stop().await?;
-    c.stop().await?;
+    a.close().await?;
+    c.close().await?;
     let vacant = "document.querySelector('[data-election=\"team/e\"].vacant .leader')?.textContent.trim() === 'nobody leads'";
     browser.until(vacant).await?;
     let since = "document.querySelector('[data-election=\"team/e\"] .since').textContent\

@@ -1,10 +1,10 @@
 //! Tests the page in narrow and dark windows, with the keyboard, and for screen readers.
 
+use eldest_fixtures::http::{answers, post};
 use serde_json::{Value, json};
 
 use crate::browser::Browser;
-use crate::caller::post;
-use crate::stage::{Node, Result, Stage, answers};
+use crate::shared::{Node, Result, Stage};
 
 /// Returns, for each visible text, the contrast to its background (WCAG 2), the lowest first.
 pub(crate) const CONTRASTS: &str = r"(() => {

@@ -3,12 +3,6 @@
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
 mod browser;
-#[path = "../serve/caller.rs"]
-#[allow(
-    dead_code,
-    reason = "the tests of the command need more of these than we do"
-)]
-mod caller;
 mod challenged;
 mod connection;
 mod evacuated;
@@ -16,6 +10,6 @@ mod hostile;
 mod live;
 mod looks;
 mod picture;
-#[path = "../serve/stage.rs"]
-#[allow(dead_code, reason = "as above")]
-mod stage;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "the other tests of the command need more of it")]
+mod shared;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use eldest_fixtures::http::{answers, post};
 use rustix::process::Signal;
 
 use crate::browser::Browser;
-use crate::caller::post;
-use crate::stage::{Node, Result, Stage, answers};
+use crate::shared::{Node, Result, Stage};
 
 const ELECTION: &str = "billing/scheduler";
 const LOCAL: &str = "127.0.0.1:0";
@@ -29,7 +29,7 @@ async fn node(stage: &Stage, number: u8) -> Result<Node> {
     command.args(["--listen", LOCAL, "--challenges-listen", LOCAL]);
     command.args(["--grace", "400ms", "--challenges", "2s"]);
     command.args(["--announce", &address, "--announce", &place]);
-    stage.listening(&id, command).await
+    Node::listening(&id, command).await
 }
 
 /// Takes the picture of the whole page.
@@ -82,7 +82,7 @@ async fn pictures_for_the_guide_are_small_enough() -> Result {
     post(c.at, STEP_DOWN).await?;
     browser.until_leads(ELECTION, "node2").await?;
     lasts(7).await;
-    b.signal(Signal::KILL)?;
+    b.signal(Signal::KILL);
     browser.until_leads(ELECTION, "node1").await?;
     let _b = node(2).await?;
     lasts(15).await;

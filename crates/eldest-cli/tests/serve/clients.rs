@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use eldest_fixtures::hang::freeze;
+use eldest_fixtures::http::get;
 use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
-use crate::caller::get;
-use crate::stage::{Node, Result, SOON, Stage};
+use crate::shared::{Node, Result, SOON, Stage};
 
 const CLIENTS: [&str; 2] = ["lock.py", "lock.sh"];
 
@@ -45,7 +46,7 @@ fn client(kind: &str, node: &Node, wait: u64, program: &str) -> Command {
 
 /// Starts a node that requires the token which the clients have.
 async fn guarded(stage: &Stage, name: &str) -> Result<Node> {
-    let file = stage.folder.path().join("token");
+    let file = stage.path("token");
     std::fs::write(&file, "canary")?;
     let token = ["--http-token-file", &*file.to_string_lossy()];
     stage.node("10s", name, &token).await
@@ -64,7 +65,7 @@ async fn takes_and_gives_back(kind: &str) -> Result {
     let stage = Stage::new().await?;
     let node = guarded(&stage, "a").await?;
     // The lock is held while the first client's program runs, which is until the file is gone.
-    let flag = stage.folder.path().join("flag");
+    let flag = stage.path("flag");
     std::fs::write(&flag, "")?;
     let program = format!(
         "echo $ELDEST_FENCING_TOKEN; while [ -e {} ]; do sleep 0.1; done; exit 3",
@@ -110,7 +111,7 @@ async fn takes_and_gives_back(kind: &str) -> Result {
     let program = format!("echo > {}; exec sleep 1000", flag.display());
     let third = client(kind, &node, 0, &program).spawn()?;
     until(SOON, "the program runs", async || flag.exists()).await?;
-    node.signal(Signal::KILL)?;
+    node.signal(Signal::KILL);
     let third = ended(third).await?;
     assert_eq!(third.status.code(), Some(74), "{third:?}");
     gets_nothing(kind, &node, 69).await
@@ -129,7 +130,7 @@ async fn gets_nothing(kind: &str, node: &Node, code: i32) -> Result {
 async fn kills_its_program_in_time(kind: &str) -> Result {
     let stage = Stage::new().await?;
     let (a, b) = (guarded(&stage, "a").await?, guarded(&stage, "b").await?);
-    let beats = stage.folder.path().join("beats");
+    let beats = stage.path("beats");
     // Only whole lines are read, not one that was cut short.
     let program = format!(
         "while :; do echo at $(cut -d' ' -f1 /proc/uptime) end >> {}; sleep 0.02; done",
@@ -138,7 +139,7 @@ async fn kills_its_program_in_time(kind: &str) -> Result {
     let first = client(kind, &a, 0, &program).spawn()?;
     until(SOON, "the program runs", async || beats.exists()).await?;
     let second = client(kind, &b, 60, "cut -d' ' -f1 /proc/uptime").spawn()?;
-    a.freeze()?;
+    freeze(&a.child)?;
     let (first, second) = tokio::join!(ended(first), ended(second));
     let (first, second) = (first?, second?);
     assert_eq!(first.status.code(), Some(74), "{first:?}");
@@ -157,7 +158,7 @@ async fn kills_its_program_in_time(kind: &str) -> Result {
         last < begun,
         "its program ran at {last}, another's at {begun}"
     );
-    a.signal(Signal::CONT)?;
+    a.signal(Signal::CONT);
     Ok(())
 }
 

@@ -3,15 +3,15 @@
 use std::fs;
 use std::net::SocketAddr;
 
+use eldest_fixtures::http::{answers, get};
 use eldest_testing::eventually;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::caller::get;
-use crate::stage::{Node, Result, SOON, Stage, answers};
+use crate::shared::{Node, Result, SOON, Stage};
 
 /// Breaks the listening socket of a process from outside: `accept` fails from then on.
-fn break_listener(process: Pid, at: SocketAddr) -> Result {
+fn break_listener(process: i32, at: SocketAddr) -> Result {
     let sockets = fs::read_to_string(format!("/proc/{process}/net/tcp"))?;
     // The kernel's format: own address and port, the peer's, the state; the tenth column is the inode.
     let port = format!(":{:04X}", at.port());
@@ -29,6 +29,7 @@ fn break_listener(process: Pid, at: SocketAddr) -> Result {
             .flatten()
     });
     let descriptor = descriptors.next().ok_or("it is not this process's")?;
+    let process = Pid::from_raw(process).ok_or("no process")?;
     let process = pidfd_open(process, PidfdFlags::empty())?;
     let socket = pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty())?;
     Ok(shutdown(socket, Shutdown::Both)?)
@@ -69,7 +70,7 @@ async fn node_whose_listener_breaks_ends_its_program_and_resigns() -> Result {
     }
     let second = nodes.pop().ok_or("two")?;
     let first = nodes.pop().ok_or("two")?;
-    let file = stage.folder.path().join("a.pid");
+    let file = stage.path("a.pid");
     let pid = eventually(SOON, "its program has begun", async || {
         fs::read_to_string(&file)
             .ok()

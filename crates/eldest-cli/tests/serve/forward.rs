@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::routing::any;
+use eldest_fixtures::http::{answers, get, post};
 use eldest_fixtures::text::has;
 use eldest_fixtures::tls::Authority;
 use eldest_testing::eventually;
+use eldest_testing::internal::Port;
 use http::HeaderMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,8 +20,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::caller::{get, post};
-use crate::stage::{Node, Result, SOON, Stage, answers, free_port};
+use crate::shared::{Node, Result, SOON, Stage};
 
 /// Starts a program that answers with its name and the headers of its requests.
 async fn program(name: &'static str) -> Result<String> {
@@ -33,27 +34,27 @@ async fn program(name: &'static str) -> Result<String> {
 /// Starts a node with a program beside it; returns the node and the address at which it passes requests on.
 async fn node(stage: &Stage, name: &'static str) -> Result<(Node, SocketAddr)> {
     let program = program(name).await?;
-    let (node, at) = beside(stage, name, "60s", &program, &[]).await?;
+    let (node, at) = beside(stage, name, "60s", &program, &[])?;
     // The node holds the request until there is a leader.
     answers(at, "/", 200).await?;
     Ok((node, at))
 }
 
 /// Starts a node beside that program; returns the node and the address at which it passes requests on.
-async fn beside(
+fn beside(
     stage: &Stage,
     name: &str,
     ttl: &str,
     program: &str,
     more: &[&str],
 ) -> Result<(Node, SocketAddr)> {
-    let at = free_port().await?;
+    let at: SocketAddr = Port::free()?.address().parse()?;
     let address = at.to_string();
     let mut command = stage.serve(ttl, name);
     command.args(["--grace", "400ms"]);
     command.args(["--forward", program, "--forward-listen", &address]);
     command.args(more);
-    Ok((Node::start(stage, name, command)?, at))
+    Ok((Node::start(name, command)?, at))
 }
 
 /// Serves TLS in front of that address, with a certificate of that authority, and counts the connections on which requests arrive.
@@ -99,20 +100,20 @@ async fn encrypted(to: SocketAddr, authority: &Authority) -> Result<(String, Arc
 async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_trusted() -> Result {
     let stage = Stage::new().await?;
     let authority = Authority::new()?;
-    let file = |name: &str| stage.folder.path().join(name).display().to_string();
+    let file = |name: &str| stage.file(name);
     std::fs::write(file("ca.pem"), authority.pem())?;
     std::fs::write(file("stranger.pem"), Authority::new()?.pem())?;
     let plain = program("a").await?;
     let behind: SocketAddr = plain.trim_start_matches("http://").parse()?;
     let (program_url, to_program) = encrypted(behind, &authority).await?;
-    let leader_at = free_port().await?;
+    let leader_at: SocketAddr = Port::free()?.address().parse()?;
     let (url, arrived) = encrypted(leader_at, &authority).await?;
     let mut command = stage.serve("60s", "a");
     command.args(["--grace", "400ms"]);
     command.args(["--forward", &program_url, "--forward-ca", &file("ca.pem")]);
     command.args(["--forward-listen", &leader_at.to_string()]);
     command.args(["--announce", &format!("forward={url}")]);
-    let _a = Node::start(&stage, "a", command)?;
+    let _a = Node::start("a", command)?;
     answers(leader_at, "/", 200).await?;
     assert!(to_program.load(Ordering::SeqCst) > 0, "the program has TLS");
 
@@ -120,7 +121,7 @@ async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_t
     let before = arrived.load(Ordering::SeqCst);
     // The node waits for one TTL and 5 seconds before it refuses.
     let stranger = file("stranger.pem");
-    let (_doubting, at) = beside(&stage, "b", "3s", &plain, &["--forward-ca", &stranger]).await?;
+    let (_doubting, at) = beside(&stage, "b", "3s", &plain, &["--forward-ca", &stranger])?;
     let refused = eventually(SOON, "it refuses", async || post(at, "/").await.ok()).await?;
     assert_eq!(refused.status, 503, "{refused:?}");
     assert_eq!(refused.problem(), "leader_unreachable");
@@ -128,7 +129,7 @@ async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_t
     assert_eq!(arrived.load(Ordering::SeqCst), before, "nothing is sent");
 
     let more = ["--forward-ca", &file("ca.pem")];
-    let (_trusting, at) = beside(&stage, "c", "60s", &plain, &more).await?;
+    let (_trusting, at) = beside(&stage, "c", "60s", &plain, &more)?;
     answers(at, "/", 200).await?;
     let answer = post(at, "/orders?id=7").await?;
     assert!(answer.body.starts_with("a "), "{}", answer.body);
@@ -140,7 +141,7 @@ async fn leader_at_an_https_address_receives_requests_only_if_its_authority_is_t
 async fn requests_to_any_node_reach_the_program_beside_the_leader() -> Result {
     let stage = Stage::new().await?;
     let (a, at_a) = node(&stage, "a").await?;
-    let (_b, at_b) = node(&stage, "b").await?;
+    let (b, at_b) = node(&stage, "b").await?;
     for at in [at_a, at_b] {
         let answer = post(at, "/orders?id=7").await?;
         assert_eq!(answer.status, 200);
@@ -153,12 +154,9 @@ async fn requests_to_any_node_reach_the_program_beside_the_leader() -> Result {
             ],
         );
     }
-    let said = std::fs::read_to_string(stage.folder.path().join("out-b"))?;
-    has(
-        &said,
-        &[&format!("passing requests on at http://{at_b}/\n")],
-    );
-    a.stop().await?;
+    let said = format!("passing requests on at http://{at_b}/\n");
+    has(&b.output(), &[&said]);
+    a.close().await?;
     eventually(SOON, "the other leads", async || {
         let answer = get(at_b, "/").await.ok()?;
         answer.body.starts_with("b ").then_some(())

@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use eldest_fixtures::http::{answers, send};
+use eldest_fixtures::program::Program;
 use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::caller::send;
-use crate::programs::{Program, curl};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers};
+use crate::programs::curl;
+use crate::shared::{ELECTION, Node, Result, SOON, Stage};
 
 /// So long that no test here waits for the end of a lease: each fails after a third of it.
 const TTL: &str = "60s";
@@ -33,12 +33,12 @@ struct Guarded {
 impl Guarded {
     async fn new(grace: &str, more: &[&str]) -> Result<Self> {
         let stage = Stage::new().await?;
-        let guard = stage.folder.path().join("agent.sock");
+        let guard = stage.path("agent.sock");
         let mut command = stage.command(TTL, &["agent"]);
         command.arg("--socket").arg(&guard);
-        let agent = Node::start(&stage, "agent", command)?;
+        let agent = Node::start("agent", command)?;
         until(SOON, "the agent listens", async || guard.exists()).await?;
-        let socket = stage.folder.path().join("a.sock");
+        let socket = stage.path("a.sock");
         let a = node(&stage, "a", ELECTION, &[&guard, &socket], grace, more)?;
         let guarded = Self {
             b: {
@@ -66,33 +66,23 @@ impl Guarded {
         Ok(answer)
     }
 
-    async fn kill(&mut self) -> Result {
-        self.a.signal(Signal::KILL)?;
-        self.a.end().await?;
-        Ok(())
-    }
-
     /// Lets the agent see another process die, so that it would notice any reason to free a's place.
     async fn another_dies(&self) -> Result {
-        let socket = self.stage.folder.path().join("c.sock");
+        let socket = self.stage.path("c.sock");
         let files = [&self.guard, &socket];
         let mut other = node(&self.stage, "c", "team/other", &files, LONG, &[])?;
         guarded(&self.guard, "c").await?;
-        other.signal(Signal::KILL)?;
-        other.end().await?;
-        eventually(SOON, "the other's keys are deleted", async || {
-            let (sessions, _) = eldest::internal::agent::status(&self.guard).await.ok()?;
-            let is_gone = sessions.iter().all(|session| session["identity"] != "c");
-            is_gone.then_some(())
+        other.kill().await?;
+        lists(&self.guard, "c is gone", |mut sessions| {
+            sessions.all(|session| session["identity"] != "c")
         })
-        .await?;
-        Ok(())
+        .await
     }
 
     async fn b_leads(self) -> Result {
         answers(self.b.at, "/leader", 200).await?;
-        self.b.stop().await?;
-        self.agent.stop().await
+        self.b.close().await?;
+        self.agent.close().await
     }
 }
 
@@ -108,18 +98,29 @@ fn node(
     let mut command = stage.command(TTL, &["serve", election, "--id", name, "--grace", grace]);
     command.arg("--guard").arg(guard);
     command.arg("--listen-unix").arg(socket).args(more);
-    Node::start(stage, name, command)
+    Node::start(name, command)
 }
 
 /// Waits until the agent guards the lease of that node.
 async fn guarded(guard: &Path, name: &str) -> Result {
-    Ok(eventually(SOON, format!("{name} is guarded"), async || {
-        let (sessions, _) = eldest::internal::agent::status(guard).await.ok()?;
-        let is_it = |session: &Value| {
+    lists(guard, &format!("{name} is guarded"), |mut sessions| {
+        sessions.any(|session| {
             let leases = session["leases"].as_array();
             session["identity"] == name && leases.is_some_and(|leases| leases.len() == 1)
-        };
-        sessions.iter().any(is_it).then_some(())
+        })
+    })
+    .await
+}
+
+/// Waits until the sessions that the agent lists satisfy the condition.
+async fn lists(
+    guard: &Path,
+    what: &str,
+    is: impl Fn(std::slice::Iter<'_, Value>) -> bool,
+) -> Result {
+    Ok(until(SOON, what, async || {
+        let status = eldest::internal::agent::status(guard).await;
+        status.is_ok_and(|(sessions, _)| is(sessions.iter()))
     })
     .await?)
 }
@@ -144,7 +145,7 @@ async fn a_killed_node_that_promised_nothing_is_succeeded_at_once() -> Result {
     for path in ["/ready", "/live", "/v1/locks"] {
         guarded.ask(path, None).await?;
     }
-    guarded.kill().await?;
+    guarded.a.kill().await?;
     guarded.b_leads().await
 }
 
@@ -156,7 +157,7 @@ async fn killed_node_is_succeeded_when_its_callers_time_is_over() -> Result {
         let mut guarded = Guarded::new(&grace, &[]).await?;
         let begun = Instant::now();
         guarded.ask(path, None).await?;
-        guarded.kill().await?;
+        guarded.a.kill().await?;
         answers(guarded.b.at, "/leader", 200).await?;
         let after = begun.elapsed();
         assert!(after >= SHORT, "after {path}, b leads within {after:?}");
@@ -171,7 +172,7 @@ async fn lock_of_a_killed_node_is_free_when_its_owners_time_is_over() -> Result 
     let body = json!({ "owner": "caller", "ttl_ms": SHORT.as_millis() });
     let answer = guarded.ask("/v1/locks/printer", Some(body)).await?;
     let until = answer["may_act_until_boot_ms"].as_u64().ok_or("a time")?;
-    guarded.kill().await?;
+    guarded.a.kill().await?;
     takes(&guarded.b, "printer").await?;
     let now = since_boot();
     assert!(now >= until, "b has the lock at {now}, before {until}");
@@ -181,18 +182,18 @@ async fn lock_of_a_killed_node_is_free_when_its_owners_time_is_over() -> Result 
 #[tokio::test]
 async fn node_killed_with_its_programs_is_succeeded_at_once() -> Result {
     for is_option in [true, false] {
-        let mut program = Program::start("exec sleep 600")?;
-        let option = ["--guard-pid", &program.pid()];
+        let mut program = Program::sleeping()?;
+        let option = ["--guard-pid", &program.id().to_string()];
         let options: &[&str] = if is_option { &option } else { &[] };
         let mut guarded = Guarded::new(LONG, options).await?;
         if !is_option {
-            let body = json!({ "holder_pid": program.number() });
+            let body = json!({ "holder_pid": program.id() });
             guarded.ask("/v1/program", Some(body)).await?;
         }
         guarded.ask("/leader", None).await?;
-        let body = json!({ "owner": "x", "ttl_ms": 300_000, "holder_pid": program.number() });
+        let body = json!({ "owner": "x", "ttl_ms": 300_000, "holder_pid": program.id() });
         guarded.ask("/v1/locks/printer", Some(body)).await?;
-        guarded.kill().await?;
+        guarded.a.kill().await?;
         program.kill()?;
         takes(&guarded.b, "printer").await?;
         guarded.b_leads().await?;
@@ -203,9 +204,9 @@ async fn node_killed_with_its_programs_is_succeeded_at_once() -> Result {
 #[tokio::test]
 async fn killed_node_keeps_its_place_while_its_program_or_the_holder_of_a_lock_lives() -> Result {
     for path in ["/v1/program", "/v1/locks/printer"] {
-        let mut program = Program::start("exec sleep 600")?;
+        let mut program = Program::sleeping()?;
         let mut guarded = Guarded::new("400ms", &[]).await?;
-        let mut body = json!({ "holder_pid": program.number() });
+        let mut body = json!({ "holder_pid": program.id() });
         if path.ends_with("printer") {
             body["owner"] = "x".into();
             body["ttl_ms"] = 1000.into();
@@ -214,7 +215,7 @@ async fn killed_node_keeps_its_place_while_its_program_or_the_holder_of_a_lock_l
         if path == "/v1/program" {
             guarded.ask("/leader", None).await?;
         }
-        guarded.kill().await?;
+        guarded.a.kill().await?;
         guarded.another_dies().await?;
         answers(guarded.b.at, "/leader", 503).await?;
         program.kill()?;

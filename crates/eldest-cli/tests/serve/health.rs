@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use eldest_fixtures::http::{answers, get, post};
 use eldest_fixtures::tls::Authority;
 use eldest_testing::eventually;
 
-use crate::caller::{get, post};
-use crate::stage::{Node, Result, SOON, Stage, answers};
+use crate::shared::{Node, Result, SOON, Stage};
 
 /// Starts `eldest serve` at a free port; it need not become ready.
 async fn beside(stage: &Stage, name: &str, more: &[&str]) -> Result<Node> {
     let mut command = stage.serve("60s", name);
     command.args(["--grace", "400ms"]).args(more);
-    stage.announced(name, "http", command).await
+    Node::announced(name, "http", command).await
 }
 
 /// Waits until the node answers that it is not ready, for that reason.
@@ -27,7 +27,7 @@ async fn is_unready(node: &Node, reason: &str) -> Result {
 #[tokio::test]
 async fn hung_program_loses_the_lead_until_it_is_healthy_again() -> Result {
     let stage = Stage::new().await?;
-    let well = stage.folder.path().join("well");
+    let well = stage.path("well");
     let check = format!("test -e {}", well.display());
     let often = ["--health-every", "100ms", "--health-limit", "3s"];
     let more = [
@@ -61,7 +61,7 @@ async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Res
     let stage = Stage::new().await?;
     let authority = Authority::new()?;
     let signed = authority.sign("127.0.0.1")?;
-    let file = |name: &str| stage.folder.path().join(name).display().to_string();
+    let file = |name: &str| stage.file(name);
     std::fs::write(file("node.pem"), signed.certificate)?;
     std::fs::write(file("node.key"), signed.key)?;
     std::fs::write(file("ca.pem"), authority.pem())?;
@@ -75,7 +75,7 @@ async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Res
         "--http-key",
         &file("node.key"),
     ]);
-    let program = stage.announced("program", "https", command).await?;
+    let program = Node::announced("program", "https", command).await?;
     let url = format!("https://{}/live", program.at);
     let asks = |ca: String| {
         let often = ["--health-every", "100ms", "--health-limit", "3s"];
@@ -91,7 +91,7 @@ async fn a_program_is_asked_by_https_and_trusted_by_its_authority_alone() -> Res
     is_unready(&doubting, "certificate").await?;
     let a = trusts("a", "ca.pem").await?;
     answers(a.at, "/leader", 200).await?;
-    program.stop().await?;
+    program.close().await?;
     answers(a.at, "/leader", 503).await?;
     is_unready(&a, "not healthy").await?;
     Ok(())

@@ -3,7 +3,6 @@
 #![cfg(unix)] // processes are stopped by signals
 #![allow(clippy::disallowed_methods, reason = "tests run in real time")]
 
-mod caller;
 mod clients;
 #[cfg(target_os = "linux")]
 mod deaf;
@@ -18,4 +17,6 @@ mod pods;
 mod processes;
 #[cfg(target_os = "linux")]
 mod programs;
-mod stage;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "the other tests of the command need more of it")]
+mod shared;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::{Value, json};
-
-use crate::stage::Result;
 use eldest_fixtures::metrics::documented;
 use eldest_fixtures::tools::tool;
+use serde_json::{Value, json};
+
+use crate::shared::Result;
 
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))

@@ -3,40 +3,34 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use eldest_fixtures::hang::idle;
+use eldest_fixtures::http::{answers, ask, exactly, get, post};
 use eldest_fixtures::text::has;
 use eldest_testing::eventually;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::caller::{ask, exactly, get, post};
-use crate::stage::{ELECTION, Result, SOON, Stage, answers, eldest};
+use crate::shared::{ELECTION, Node, Result, SOON, Stage, eldest, run, words};
 
 const EVENTS: &str = "/v1/elections/team%2Fe/events";
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
-#[test]
-fn node_that_cannot_start_ends_with_the_code_of_the_reason() -> Result {
+#[tokio::test]
+async fn node_that_cannot_start_ends_with_the_code_of_the_reason() -> Result {
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let at = taken.local_addr()?.to_string();
     let away =
         "serve e --listen 127.0.0.1:0 --connect-timeout 300ms --endpoints http://127.0.0.1:1";
-    for (line, code, part) in [
+    for (line, code, parts) in [
+        (format!("serve e --listen {at}"), 1, ["--listen", "in use"]),
         (
-            &*format!("serve e --listen {at}"),
+            format!("run e --serve {at} -- true"),
             1,
-            &*format!("--listen {at}"),
+            ["--serve", "in use"],
         ),
-        (&*format!("run e --serve {at} -- true"), 1, "--serve"),
-        (away, 3, "error: "),
+        (away.to_owned(), 3, ["error: ", ""]),
     ] {
-        let args: Vec<&str> = line.split(' ').collect();
-        let output = eldest(&args).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
-        assert!(
-            said.contains(part) && (code == 3 || said.contains("in use")),
-            "{line}: {said}"
-        );
+        let said = run(eldest(&words(&line))).await?.with(code);
+        has(&said, &parts);
     }
     Ok(())
 }
@@ -60,7 +54,7 @@ async fn beyond_loopback_nothing_can_be_changed_without_a_token() -> Result {
         command.args(["--grace", "400ms"]);
         command
     };
-    let node = stage.listening("b", command()).await?;
+    let node = Node::listening("b", command()).await?;
     answers(node.at, "/leader", 200).await?;
     let refused = post(node.at, STEP_DOWN).await?;
     assert_eq!(refused.problem(), "no_token_configured");
@@ -73,13 +67,13 @@ async fn beyond_loopback_nothing_can_be_changed_without_a_token() -> Result {
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         assert_eq!(exactly(node.at, &request).await?.status, status, "{host}");
     }
-    node.stop().await?;
+    node.close().await?;
 
-    let file = stage.folder.path().join("token");
+    let file = stage.path("token");
     std::fs::write(&file, "a-token\n")?;
     let mut guarded = command();
     guarded.arg("--http-token-file").arg(&file);
-    let node = stage.listening("c", guarded).await?;
+    let node = Node::listening("c", guarded).await?;
     answers(node.at, "/leader", 200).await?;
     assert_eq!(post(node.at, STEP_DOWN).await?.problem(), "token_needed");
     let right = "Authorization: Bearer a-token\r\nContent-Length: 0\r\n";
@@ -89,36 +83,18 @@ async fn beyond_loopback_nothing_can_be_changed_without_a_token() -> Result {
 }
 
 #[tokio::test]
-async fn a_node_of_several_elections_answers_for_each_and_measures_each() -> Result {
-    let stage = Stage::new().await?;
-    let node = stage.node("60s", "a", &["second"]).await?;
-    answers(node.at, "/leader?election=second", 200).await?;
-    answers(node.at, "/leader?election=team%2Fe", 200).await?;
-    assert_eq!(get(node.at, "/leader").await?.problem(), "which_election");
-    let page = get(node.at, "/metrics").await?.body;
-    for election in [ELECTION, "second"] {
-        let line = format!("eldest_leading{{identity=\"a\",election=\"{election}\"}} 1");
-        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
-    }
-    has(
-        &page,
-        &[
-            "# HELP eldest_terms_started_total",
-            "# TYPE eldest_rank gauge",
-        ],
-    );
-    Ok(())
-}
-
-#[tokio::test]
-async fn node_announces_its_data_center_and_derives_times_from_the_round_trip() -> Result {
+async fn node_of_two_elections_announces_its_data_center_and_derives_times_from_the_round_trip()
+-> Result {
     let stage = Stage::new().await?;
     let endpoints = format!("eu={}", stage.etcd.endpoint());
-    let mut command = eldest(&["serve", ELECTION, "--id", "a", "--listen", "127.0.0.1:0"]);
+    let mut command = eldest(&["serve", ELECTION, "second", "--id", "a"]);
+    command.args(["--listen", "127.0.0.1:0"]);
     command.args(["--endpoints", &endpoints, "--data-center", "eu"]);
     command.args(["--round-trip", "120ms", "--grace", "400ms"]);
-    let node = stage.listening("a", command).await?;
-    answers(node.at, "/leader", 200).await?;
+    let node = Node::listening("a", command).await?;
+    for election in ["team/e", "second"] {
+        answers(node.at, &format!("/leader?election={election}"), 200).await?;
+    }
     let shown = eventually(SOON, "its observer has seen it", async || {
         let shown = get(node.at, "/v1/elections/team%2Fe").await.ok()?.json();
         shown["roster"][0].is_object().then_some(shown)

@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::patch;
 use eldest::CancellationToken;
+use eldest_fixtures::http::{answers, get, post};
 use eldest_fixtures::tls::Authority;
 use eldest_fixtures::wait::until;
 use eldest_http::{Limits, ServerCertificate, serve_tls};
@@ -16,8 +17,7 @@ use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::caller::{get, post};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, answers};
+use crate::shared::{ELECTION, Node, Result, SOON, Stage};
 
 const LABEL: &str = "eldest.dev/role";
 
@@ -67,7 +67,7 @@ impl<'a> Kubernetes<'a> {
     async fn start(stage: &'a Stage) -> Result<Self> {
         let authority = Authority::new()?;
         let signed = authority.sign("127.0.0.1")?;
-        let file = |name: &str| stage.folder.path().join(name);
+        let file = |name: &str| stage.path(name);
         std::fs::write(file("ca.crt"), authority.pem())?;
         std::fs::write(file("token"), "its-token\n")?;
         std::fs::write(file("namespace"), "billing")?;
@@ -98,12 +98,10 @@ impl<'a> Kubernetes<'a> {
         let mut command = self.stage.serve("2s", name);
         command.args(["--grace", "200ms", "--pod-label", LABEL, "--pod", name]);
         command.args(more);
-        command
-            .arg("--service-account")
-            .arg(self.stage.folder.path());
+        command.arg("--service-account").arg(self.stage.folder());
         command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1");
         command.env("KUBERNETES_SERVICE_PORT", &self.port);
-        self.stage.listening(name, command).await
+        Node::listening(name, command).await
     }
 
     fn refuse(&self, status: Option<StatusCode>) {
@@ -131,10 +129,10 @@ async fn label_follows_the_leader_and_leaves_the_pod_of_a_dead_one() -> Result {
     let a = kubernetes.node("a", &[]).await?;
     kubernetes.labelled(Some("a")).await?;
     let b = kubernetes.node("b", &[]).await?;
-    a.signal(Signal::KILL)?;
+    a.signal(Signal::KILL);
     answers(b.at, "/leader", 200).await?;
     kubernetes.labelled(Some("b")).await?;
-    b.stop().await?;
+    b.close().await?;
     kubernetes.labelled(None).await
 }
 
@@ -152,7 +150,7 @@ async fn label_waits_until_the_leader_serves() -> Result {
     let path = format!("/v1/elections/{ELECTION}/serving");
     assert_eq!(post(a.at, &path).await?.status, 200);
     kubernetes.labelled(Some("a")).await?;
-    a.stop().await?;
+    a.close().await?;
     kubernetes.labelled(None).await
 }
 

@@ -1,10 +1,11 @@
 //! Tests nodes that lead on behalf of other programs: the answers of each node over time.
 
-use eldest_fixtures::hang::{closed, idle};
+use eldest_fixtures::hang::{closed, freeze, idle};
+use eldest_fixtures::http::{answers, ask, get, post, send};
+use eldest_fixtures::text::has;
 use rustix::process::Signal;
 
-use crate::caller::{ask, get, post, send};
-use crate::stage::{ELECTION, Result, SOON, Stage, answers};
+use crate::shared::{Result, SOON, Stage};
 
 const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 
@@ -12,7 +13,11 @@ const STEP_DOWN: &str = "/v1/elections/team%2Fe/step_down";
 async fn second_node_leads_when_the_first_resigns() -> Result {
     let stage = Stage::new().await?;
     let a = stage
-        .node("60s", "a", &["--announce", "address=10.0.0.1:80"])
+        .node(
+            "60s",
+            "a",
+            &["--announce", "address=10.0.0.1:80", "--locks", "jobs/"],
+        )
         .await?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("60s", "b", &[]).await?;
@@ -26,7 +31,17 @@ async fn second_node_leads_when_the_first_resigns() -> Result {
     assert_eq!(seen["roster"].as_array().map(Vec::len), Some(2), "{seen}");
     assert_eq!(seen["leader"]["identity"], "a");
     assert_eq!(seen["leader"]["address"], "10.0.0.1:80");
-    assert_eq!(get(observer.at, "/v1/locks").await?.problem(), "no_locks");
+    let lock = r#"{"owner":"x"}"#;
+    for (node, name, refusal) in [
+        (&observer, "jobs/1", "no_locks"),
+        (&a, "x", "name_not_allowed"),
+    ] {
+        let path = format!("/v1/locks/{name}");
+        let refused = send(node.at, "POST", &path, lock).await?;
+        assert_eq!(refused.problem(), refusal);
+    }
+    let held = send(a.at, "POST", "/v1/locks/jobs/1", lock).await?;
+    assert_eq!(held.status, 201, "{held:?}");
     let first = get(a.at, "/leader").await?.json()["fencing_token"].as_i64();
 
     assert_eq!(post(a.at, STEP_DOWN).await?.status, 200);
@@ -35,7 +50,7 @@ async fn second_node_leads_when_the_first_resigns() -> Result {
     let second = get(b.at, "/leader").await?.json()["fencing_token"].as_i64();
     assert!(first < second && first.is_some(), "{first:?} {second:?}");
     for node in [observer, a, b] {
-        node.stop().await?;
+        node.close().await?;
     }
     Ok(())
 }
@@ -46,7 +61,7 @@ async fn stopping_node_reports_its_end_first_and_answers_until_it_has_left() -> 
     let mut a = stage.node("60s", "a", &["--grace", "2s"]).await?;
     answers(a.at, "/leader", 200).await?;
     let mut b = stage.node("60s", "b", &["--grace", "10s"]).await?;
-    a.signal(Signal::TERM)?;
+    a.signal(Signal::TERM);
     answers(a.at, "/leader", 503).await?;
     let winding_up = get(a.at, "/leader").await?.json();
     assert_eq!(winding_up["role"], "ending", "{winding_up}");
@@ -62,9 +77,9 @@ async fn stopping_node_reports_its_end_first_and_answers_until_it_has_left() -> 
     );
     // A second signal makes the node stop without waiting for callers.
     let begun = std::time::Instant::now();
-    b.signal(Signal::TERM)?;
+    b.signal(Signal::TERM);
     answers(b.at, "/leader", 503).await?;
-    b.signal(Signal::TERM)?;
+    b.signal(Signal::TERM);
     b.end().await?;
     assert!(
         begun.elapsed() < std::time::Duration::from_secs(10),
@@ -80,9 +95,9 @@ async fn second_signal_does_not_wait_for_a_silent_etcd() -> Result {
     let mut node = stage.node("60s", "a", &[]).await?;
     answers(node.at, "/leader", 200).await?;
     stage.etcd.pause();
-    node.signal(Signal::TERM)?;
+    node.signal(Signal::TERM);
     answers(node.at, "/leader", 503).await?;
-    node.signal(Signal::TERM)?;
+    node.signal(Signal::TERM);
     let ended = node.end().await;
     stage.etcd.resume();
     assert_eq!(ended?.code(), Some(0), "{}", node.log());
@@ -116,37 +131,15 @@ async fn a_node_that_runs_a_program_answers_whether_it_leads() -> Result {
     // The node is a candidate again, at the back of the queue.
     answers(a.at, "/ready", 200).await?;
     let page = get(a.at, "/metrics").await?.body;
-    assert!(page.contains("eldest_leading{"), "{page}");
-    for node in &nodes {
-        let output = std::fs::read_to_string(stage.folder.path().join("out-a"))?;
-        assert_eq!(output, "token=\n", "the program does not receive the token");
-        node.signal(Signal::TERM)?;
+    has(
+        &page,
+        &["# HELP eldest_terms_started_total", "eldest_leading{"],
+    );
+    let output = a.output();
+    assert_eq!(output, "token=\n", "the program does not receive the token");
+    for node in &mut nodes {
+        node.stop().await?;
     }
-    for mut node in nodes {
-        node.end().await?;
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn node_offers_only_the_configured_lock_names_and_no_elections() -> Result {
-    let stage = Stage::new().await?;
-    let node = stage.node("60s", "a", &["--locks", "jobs/,team/"]).await?;
-    let wanted = r#"{"owner":"x","ttl_ms":60000}"#;
-    let asked_for = async |name: &str| {
-        let path = format!("/v1/locks/{name}");
-        send(node.at, "POST", &path, wanted).await
-    };
-    for (name, status) in [("jobs/1", 201), ("other", 403), (ELECTION, 409)] {
-        assert_eq!(asked_for(name).await?.status, status, "{name}");
-    }
-    // This node leads another election.
-    let args = "serve team/other --id b --listen 127.0.0.1:0";
-    let args: Vec<&str> = args.split(' ').collect();
-    let other = stage.command("60s", &args);
-    let _other = stage.listening("b", other).await?;
-    let refused = asked_for("team/other").await?;
-    assert_eq!((refused.status, &*refused.problem()), (409, "election"));
     Ok(())
 }
 
@@ -156,16 +149,16 @@ async fn node_that_wakes_after_its_deadline_answers_first_that_it_does_not_lead(
     let a = stage.node("2s", "a", &["--grace", "200ms"]).await?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("60s", "b", &[]).await?;
-    a.freeze()?;
+    freeze(&a.child)?;
     // The kernel accepts requests meanwhile; they are answered as soon as the process continues.
     let request = "GET /leader HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let asked = [idle(a.at, request).await?, idle(a.at, request).await?];
     answers(b.at, "/leader", 200).await?;
-    a.signal(Signal::CONT)?;
+    a.signal(Signal::CONT);
     for stream in asked {
         let answer = closed(stream, SOON).await?;
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     }
-    b.stop().await?;
-    a.stop().await
+    b.close().await?;
+    a.close().await
 }

@@ -64,10 +64,9 @@ impl Site {
         let up = self.ip(&format!("address replace {ADDRESS}/32 dev lo"));
         let up = format!("{up}; exec sleep 1000");
         let down = self.ip(&format!("address flush dev lo to {ADDRESS}"));
-        let mut eldest = stage.eldest(LONGER);
-        eldest.args(["run", ELECTION, "--id", self.name, "--after", &down]);
-        eldest.args(ENOUGH).args(["--", "sh", "-ec", &up]);
-        Node::start(eldest, stage.folder(), self.name)
+        let run = ["run", ELECTION, "--after", &down];
+        let run = [&run, ENOUGH].concat();
+        stage.scripted(LONGER, self.name, &run, &format!("set -e; {up}"))
     }
 }
 

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use eldest_fixtures::text::has;
 use eldest_fixtures::wait::until;
-use eldest_testing::eventually;
 use etcd_client::{Event, EventType, WatchOptions};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::processes::{is_alive, now, signal};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
+use crate::shared::run;
+use crate::stage::{ELECTION, FOR_EVER, Node, Result, SOON, Stage, TAKEOVER, TTL, millis};
 
 /// Lasts for longer than any key's deletion takes, so that a key that is released too early is noticed.
 const DOWN: &str = "echo down-begin >> DIARY; sleep 0.2; \
@@ -24,19 +23,16 @@ const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
 
 /// Starts a node with the command, around a script that says first that it is up.
 fn node(stage: &Stage, name: &str, options: &[&str], script: &str) -> Result<Node> {
-    let diary = Diary::of(stage);
-    let down = diary.shell(DOWN)[2].clone();
+    let down = stage.diary().filled(DOWN);
+    let run = ["run", ELECTION, "--after", &down];
     let script = format!("echo up-$ELDEST_ID $ELDEST_FENCING_TOKEN >> DIARY; {script}");
-    let mut eldest = stage.eldest(LONGER);
-    eldest.args(["run", ELECTION, "--id", name, "--after", &down]);
-    eldest.args(options).arg("--").args(diary.shell(&script));
-    Node::start(eldest, stage.folder(), name)
+    stage.scripted(LONGER, name, &[&run, options].concat(), &script)
 }
 
 pub(crate) const ENOUGH: &[&str] = &["--after-limit", "1s", "--grace", "200ms"];
 
 async fn leads(stage: &Stage, name: &str) -> Result<String> {
-    let diary = Diary::of(stage);
+    let diary = stage.diary();
     let up = format!("up-{name} ");
     diary.says(&up).await?;
     let token = diary.lines().into_iter().rev();
@@ -49,7 +45,7 @@ async fn diary_at_deletion(stage: &Stage, prefix: &str) -> Result<JoinHandle<Str
     let mut client = stage.client().await;
     let options = WatchOptions::new().with_prefix();
     let mut watch = client.watch(prefix, Some(options)).await?;
-    let diary = Diary::of(stage);
+    let diary = stage.diary();
     Ok(tokio::spawn(async move {
         let deleted = |event: &Event| event.event_type() == EventType::Delete;
         while let Ok(Some(answer)) = watch.message().await {
@@ -85,7 +81,7 @@ async fn command_of_a_leader_that_steps_down_precedes_the_next_program() -> Resu
     let mut b = node(&stage, "b", &[ENOUGH, &follow].concat(), FOR_EVER)?;
     stage.has_candidate("b").await?;
     let order = ["step-down", ELECTION, "--node", "a"];
-    stage.runs(TTL, &order).await?.ended(0);
+    stage.runs(TTL, &order).await?.with(0);
     let second = leads(&stage, "b").await?;
     stage.has_candidate("a").await?;
     // This node waits again: nothing of its former term is left to take down.
@@ -99,7 +95,7 @@ async fn command_of_a_leader_that_steps_down_precedes_the_next_program() -> Resu
         "down-begin".to_owned(),
         format!("down-b stopped overlap=0 {second}"),
     ];
-    assert_eq!(Diary::of(&stage).lines(), expected);
+    assert_eq!(stage.diary().lines(), expected);
     Ok(())
 }
 
@@ -117,40 +113,34 @@ async fn candidate_that_never_led_runs_no_command() -> Result {
         !is_alive(keepers[0].pid)
     })
     .await?;
-    assert_eq!(Diary::of(&stage).lines(), [""; 0]);
+    assert_eq!(stage.diary().lines(), [""; 0]);
     a.stop().await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn the_keeper_runs_the_command_of_a_killed_supervisor_before_the_lease_ends() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(&stage, "a", ENOUGH, FOR_EVER)?;
-    let token = leads(&stage, "a").await?;
-    let mut b = node(&stage, "b", ENOUGH, FOR_EVER)?;
-    stage.has_candidate("b").await?;
-    let deleted = diary_at_deletion(&stage, &format!("eldest/{ELECTION}/")).await?;
-    a.kill().await?;
-    let said = timeout(TAKEOVER, deleted).await??;
-    let down = format!("down-a killed overlap=0 {token}\n");
-    assert!(said.contains(&down), "the lease ended at {said:?}");
-    leads(&stage, "b").await?;
-    b.stop().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_supervisor_runs_the_command_of_a_killed_keeper() -> Result {
-    let stage = Stage::new().await?;
-    let mut a = node(&stage, "a", ENOUGH, FOR_EVER)?;
-    let token = leads(&stage, "a").await?;
-    let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
-    let key = diary_at_deletion(&stage, &format!("eldest/{ELECTION}/")).await?;
-    signal(keeper, Signal::KILL);
-    let said = timeout(TAKEOVER, key).await??;
-    let down = format!("down-a killed overlap=0 {token}\n");
-    assert!(said.contains(&down), "the key was released at {said:?}");
-    a.stop().await?;
+async fn the_command_of_a_killed_supervisor_or_keeper_is_run_by_the_other_one() -> Result {
+    for killed in ["supervisor", "keeper"] {
+        let stage = Stage::new().await?;
+        let mut a = node(&stage, "a", ENOUGH, FOR_EVER)?;
+        let token = leads(&stage, "a").await?;
+        let mut b = node(&stage, "b", ENOUGH, FOR_EVER)?;
+        stage.has_candidate("b").await?;
+        let (keeper, _) = a.runs().await?;
+        let deleted = diary_at_deletion(&stage, &format!("eldest/{ELECTION}/")).await?;
+        if killed == "supervisor" {
+            a.kill().await?;
+        } else {
+            signal(keeper, Signal::KILL);
+        }
+        // The lease has not ended, or the key would have been deleted before.
+        let said = timeout(TAKEOVER, deleted).await??;
+        let down = format!("down-a killed overlap=0 {token}\n");
+        has(&said, &[&down]);
+        leads(&stage, "b").await?;
+        b.stop().await?;
+        a.stop().await?;
+    }
     Ok(())
 }
 
@@ -158,13 +148,12 @@ async fn the_supervisor_runs_the_command_of_a_killed_keeper() -> Result {
 #[tokio::test]
 async fn program_s_exit_code_outlives_a_keeper_that_dies_during_the_command() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let note = "echo $ELDEST_END_REASON >> DIARY; [ $(wc -l < DIARY) -gt 1 ] || { kill -9 $PPID; sleep 1000; }";
-    let mut eldest = stage.eldest(LONGER);
-    eldest.args(["run", ELECTION, "--after", &diary.shell(note)[2]]);
-    eldest.args(ENOUGH).args(["--", "sh", "-c", "exit 3"]);
-    let ended = output(eldest).await?;
-    assert_eq!(ended.status.code(), Some(3), "{}", text(&ended.stderr));
+    let note = diary.filled(note);
+    let run = ["run", ELECTION, "--after", &note];
+    let args = [&run, ENOUGH, &["--", "sh", "-c", "exit 3"]].concat();
+    stage.runs(LONGER, &args).await?.with(3);
     assert_eq!(diary.lines(), ["program_ended", "program_ended"]);
     Ok(())
 }
@@ -177,7 +166,7 @@ async fn command_ends_before_the_lease_whatever_stops() -> Result {
         let stage = Stage::new().await?;
         let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
         leads(&stage, "a").await?;
-        let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+        let (keeper, _) = a.runs().await?;
         if stopped.contains("keeper") {
             signal(keeper, Signal::STOP);
         }
@@ -188,7 +177,7 @@ async fn command_ends_before_the_lease_whatever_stops() -> Result {
             a.signal(Signal::STOP);
         }
         let down = format!("down-a lease_expiring overlap={overlap}");
-        Diary::of(&stage).says(&down).await?;
+        stage.diary().says(&down).await?;
         let took = now().saturating_sub(paused);
         assert!(
             took < LONGER,
@@ -206,7 +195,7 @@ async fn command_after_a_freeze_is_warned_that_a_successor_may_lead() -> Result 
     let stage = Stage::new().await?;
     let mut a = node(&stage, "a", ENOUGH, STUBBORN)?;
     leads(&stage, "a").await?;
-    let (keeper, program) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+    let (keeper, program) = a.runs().await?;
     let all = [a.pid(), keeper, program];
     for pid in all {
         signal(pid, Signal::STOP);
@@ -215,7 +204,7 @@ async fn command_after_a_freeze_is_warned_that_a_successor_may_lead() -> Result 
     for pid in all {
         signal(pid, Signal::CONT);
     }
-    Diary::of(&stage).says("overlap=1").await?;
+    stage.diary().says("overlap=1").await?;
     a.stop().await?;
     Ok(())
 }
@@ -223,16 +212,14 @@ async fn command_after_a_freeze_is_warned_that_a_successor_may_lead() -> Result 
 #[tokio::test]
 async fn command_that_hangs_is_killed_at_its_limit_with_all_that_it_started() -> Result {
     let stage = Stage::new().await?;
-    let pids = stage.folder().join("pids");
+    let pids = stage.path("pids");
     let hang = format!(
         "echo $$ >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 1000' & wait",
         pids.display()
     );
-    let mut eldest = stage.eldest(LONGER);
-    eldest.args(["run", ELECTION, "--after", &hang, "--no-cgroup"]);
-    eldest.args(ENOUGH).args(["--", "sh", "-c", "exit 3"]);
+    let run = ["run", ELECTION, "--after", &hang, "--no-cgroup"];
     let begun = now();
-    let mut a = Node::start(eldest, stage.folder(), "a")?;
+    let mut a = stage.scripted(LONGER, "a", &[&run, ENOUGH].concat(), "exit 3")?;
     assert_eq!(a.end().await?.code(), Some(3), "the program's code");
     assert!(now() > begun + millis(1000));
     let log = a.log();
@@ -252,17 +239,14 @@ async fn command_that_hangs_is_killed_at_its_limit_with_all_that_it_started() ->
 #[tokio::test]
 async fn command_has_its_whole_limit_and_runs_once() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
-    let after = "echo begin >> DIARY; sleep 1; echo end >> DIARY; exit 9";
-    let after = diary.shell(after)[2].clone();
-    let mut eldest = stage.eldest(Duration::from_secs(120));
-    eldest.args(["run", ELECTION, "--after", &after]);
-    eldest.args(["--after-limit", "2s", "--grace", "1s"]);
+    let diary = stage.diary();
+    let after = diary.filled("echo begin >> DIARY; sleep 1; echo end >> DIARY; exit 9");
+    let run = ["run", ELECTION, "--after", &after, "--after-limit", "2s"];
     // The program ends late in the pause after the supervisor read its clock.
-    eldest.args(["--", "sh", "-c", "sleep 2.5; exit 3"]);
-    let ended = output(eldest).await?;
-    let log = text(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(3), "the program's code: {log}");
+    let program = ["--grace", "1s", "--", "sh", "-c", "sleep 2.5; exit 3"];
+    let args = [&run[..], &program].concat();
+    let ended = stage.runs(Duration::from_secs(120), &args).await?;
+    let log = ended.with(3);
     has(&log, &["the command of --after failed", "exit code 9"]);
     assert_eq!(diary.lines(), ["begin", "end"]);
     assert!(stage.keys("eldest/").await?.is_empty());
@@ -276,19 +260,18 @@ async fn variables_of_the_command_and_the_version_are_not_passed_to_the_program(
     let notes = |word: &str| {
         format!("echo {word}=$ELDEST_AFTER$ELDEST_AFTER_LIMIT$ELDEST_APP_VERSION. >> DIARY")
     };
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let [after, program] = ["after", "program"].map(|word| diary.shell(&notes(word)));
     for command in [&["run", ELECTION][..], &["lock", "res"]] {
         // A limit that a busy machine keeps.
-        let mut eldest = stage.eldest(Duration::from_secs(60));
+        let mut eldest = stage.eldest(Duration::from_secs(60), command);
         eldest.env("ELDEST_AFTER", &after[2]);
         eldest.env("ELDEST_AFTER_LIMIT", "10s");
         if command[0] == "run" {
             eldest.env("ELDEST_APP_VERSION", "2.0");
         }
-        eldest.args(command).arg("--").args(&program);
-        let ended = output(eldest).await?;
-        assert!(ended.status.success(), "{}", text(&ended.stderr));
+        eldest.arg("--").args(&program);
+        run(eldest).await?.with(0);
     }
     let both = ["program=.", "after=."];
     assert_eq!(diary.lines(), [both, both].concat());
@@ -298,13 +281,20 @@ async fn variables_of_the_command_and_the_version_are_not_passed_to_the_program(
 #[tokio::test]
 async fn each_partition_s_program_is_followed_by_the_command() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let note = "echo $ELDEST_PARTITION/$ELDEST_PARTITION_COUNT $ELDEST_END_REASON >> DIARY";
-    let mut eldest = stage.eldest(LONGER);
-    eldest.args(["run", "--partitions", "shards", "--count", "2"]);
-    eldest.args(["--after", &diary.shell(note)[2], "--"]);
-    eldest.args(diary.shell(&format!("echo up >> DIARY; {FOR_EVER}")));
-    let mut a = Node::start(eldest, stage.folder(), "a")?;
+    let after = diary.filled(note);
+    let run = [
+        "run",
+        "--partitions",
+        "shards",
+        "--count",
+        "2",
+        "--after",
+        &after,
+    ];
+    let up = format!("echo up >> DIARY; {FOR_EVER}");
+    let mut a = stage.scripted(LONGER, "a", &run, &up)?;
     until(TAKEOVER, "both programs run", async || {
         diary.lines().len() == 2
     })

@@ -22,7 +22,7 @@ fn node(stage: &Stage, name: &str) -> Result<Node> {
     let time = format!("{}s", TIME.as_secs());
     let listen = ["--challenges-listen", "127.0.0.1:0", "--restart"];
     let options = [&["--challenges", &time], &listen[..]].concat();
-    stage.patient_node(TTL, name, "", &options)
+    stage.patient_worker(TTL, name, "", &options)
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ impl Scene {
             } else {
                 &[]
             };
-            self.nodes.push(self.stage.node(&name, manners, options)?);
+            self.nodes.push(self.stage.worker(&name, manners, options)?);
         }
         Ok(())
     }

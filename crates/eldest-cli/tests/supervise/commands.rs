@@ -1,15 +1,15 @@
 //! Tests `eldest run` and `eldest lock` as their callers see them: codes, environment, input, signals.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use eldest_fixtures::program::Program;
 use eldest_fixtures::wait::until;
-use eldest_testing::eventually;
 use rustix::process::Signal;
 
-use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::processes::{is_alive, signal};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage, TAKEOVER, TTL, eldest};
+use crate::shared::{eldest, run};
+use crate::stage::{ELECTION, FOR_EVER, Node, Result, SOON, Stage, TAKEOVER, TTL};
 
 #[tokio::test]
 async fn the_program_s_code_is_the_command_s() -> Result {
@@ -17,7 +17,7 @@ async fn the_program_s_code_is_the_command_s() -> Result {
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
         for what in ["run", "lock"] {
             let args = [what, "codes", "--", "sh", "-c", script];
-            stage.runs(TTL, &args).await?.ended(code);
+            stage.runs(TTL, &args).await?.with(code);
         }
     }
     Ok(())
@@ -33,17 +33,32 @@ async fn program_receives_its_election_and_endpoints_and_never_the_password() ->
     client.user_grant_role("root", "root").await?;
     client.auth_enable().await?;
     let endpoints = format!("eu={}", stage.etcd.endpoint());
-    let mut command = eldest();
+    let args = [
+        "--endpoints",
+        &endpoints,
+        "--data-center",
+        "eu",
+        "--ttl",
+        "2s",
+    ];
+    let mut command = eldest(&args);
     command
         .env("ELDEST_USER", "root")
         .env("ELDEST_PASSWORD", PASSWORD)
         .env("ELDEST_FENCING_TOKEN", "another's")
-        .args(["--endpoints", &endpoints, "--data-center", "eu"])
-        .args(["--ttl", "2s", "--log", "trace"])
-        .args(["run", "billing/jobs", "--id", "me", "--", "env"]);
-    let output = output(command).await?;
-    let (said, logged) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{logged}");
+        .args([
+            "--log",
+            "trace",
+            "run",
+            "billing/jobs",
+            "--id",
+            "me",
+            "--",
+            "env",
+        ]);
+    let ended = run(command).await?;
+    ended.with(0);
+    let said = &ended.stdout;
     let variable = |name: &str| {
         let start = format!("{name}=");
         let mut lines = said.lines();
@@ -64,7 +79,7 @@ async fn program_receives_its_election_and_endpoints_and_never_the_password() ->
     assert!(variable("ELDEST_FENCING_TOKEN").parse::<i64>()? > 0);
     let key = variable("ELDEST_TERM_KEY");
     assert!(key.starts_with("eldest/billing/jobs/"), "{said}");
-    let is_shown = said.contains(PASSWORD) || logged.contains(PASSWORD);
+    let is_shown = ended.with(0).contains(PASSWORD);
     assert!(!is_shown, "leaked secret: the password of etcd's user");
     Ok(())
 }
@@ -72,25 +87,24 @@ async fn program_receives_its_election_and_endpoints_and_never_the_password() ->
 #[tokio::test]
 async fn input_and_output_are_the_program_s() -> Result {
     let stage = Stage::new().await?;
-    let mut command = stage.eldest(TTL);
-    command.args(["run", "pipes", "--", "cat"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn()?;
-    child
-        .stdin
-        .take()
-        .ok_or("its input")?
-        .write_all(b"through\n")?;
-    let output = tokio::task::spawn_blocking(move || child.wait_with_output()).await??;
-    assert_eq!(text(&output.stdout), "through\n");
-    assert!(output.status.success());
+    let mut echo = Program::start(&mut stage.eldest(TTL, &["run", "pipes", "--", "cat"]))?;
+    let mut input = echo.0.stdin.take().ok_or("its input")?;
+    input.write_all(b"through\n")?;
+    drop(input);
+    until(SOON, "it ends", async || {
+        echo.lives().is_ok_and(|lives| !lives)
+    })
+    .await?;
+    let output = std::io::read_to_string(echo.0.stdout.take().ok_or("its output")?)?;
+    assert_eq!(output, "through\n");
+    assert!(echo.0.wait()?.success());
     Ok(())
 }
 
 #[tokio::test]
 async fn signals_are_passed_on_to_the_program_s_group() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let script = "for s in HUP USR1 USR2 QUIT WINCH; do trap \"echo got-$s. >> DIARY\" $s; done; echo ready >> DIARY; \
         while :; do sleep 0.05; done";
     let mut node = stage.script("a", &[], script)?;
@@ -123,34 +137,37 @@ async fn waiting_node_ends_at_once_on_a_signal() -> Result {
         let keys = stage.keys(&format!("eldest/{ELECTION}/")).await?;
         assert_eq!(keys.len(), 1, "its key is gone");
     }
-    assert_eq!(Diary::of(&stage).text(), "");
+    assert_eq!(stage.diary().text(), "");
     leader.stop().await?;
     Ok(())
+}
+
+/// Returns a command that starts the other one in its own place.
+fn started_by(words: &[&str], command: &Command) -> Command {
+    let mut starter = Command::new(words[0]);
+    starter.args(&words[1..]).arg(command.get_program());
+    starter.args(command.get_args());
+    starter
 }
 
 /// A shell that becomes the command may have started children before.
 #[tokio::test]
 async fn children_that_the_supervisor_was_started_with_are_left_alone() -> Result {
     let stage = Stage::new().await?;
-    let mut command = Command::new("/bin/sh");
-    let file = stage.folder().join("before");
-    let script = format!("sleep 1000 & echo $! > {}; exec \"$@\"", file.display());
-    let program = stage.eldest(TTL);
-    command
-        .args(["-c", &script, "sh"])
-        .arg(program.get_program())
-        .args(program.get_args());
+    let diary = stage.diary();
+    let file = stage.file("before");
+    let script = format!("sleep 1000 & echo $! > {file}; exec \"$@\"");
     let begin = "setsid sleep 1000 & echo begin-$ELDEST_FENCING_TOKEN >> DIARY; wait";
-    command.args(["run", ELECTION, "--id", "a", "--no-cgroup", "--"]);
-    command.args(Diary::of(&stage).shell(begin));
-    let mut node = Node::start(command, stage.folder(), "a")?;
-    let diary = Diary::of(&stage);
+    let mut eldest = stage.eldest(TTL, &["run", ELECTION, "--no-cgroup", "--"]);
+    eldest.args(diary.shell(begin));
+    let shell = ["/bin/sh", "-c", &script, "sh"];
+    let mut node = Node::start("a", started_by(&shell, &eldest))?;
     diary.says("begin-").await?;
     let before: i32 = std::fs::read_to_string(file)?.trim().parse()?;
-    let (keeper, _) = eventually(SOON, "the keeper runs", async || node.running()).await?;
+    let (keeper, _) = node.runs().await?;
     signal(keeper, Signal::KILL);
     until(TAKEOVER, "it begins again", async || {
-        diary.text().lines().count() == 2
+        diary.lines().len() == 2
     })
     .await?;
     let alive = is_alive(before);
@@ -165,13 +182,13 @@ async fn children_that_the_supervisor_was_started_with_are_left_alone() -> Resul
 async fn program_begins_again_however_early_its_keeper_dies() -> Result {
     const DEATHS: usize = 20;
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let script = format!(
         "echo begin-$ELDEST_FENCING_TOKEN >> DIARY; [ $(wc -l < DIARY) -gt {DEATHS} ] || kill -9 $PPID; exec sleep 1000"
     );
     let mut node = stage.script("a", &["--no-cgroup"], &script)?;
-    let times = async || (diary.text().lines().count() > DEATHS).then_some(());
-    eventually(TAKEOVER, "it begins again after each death", times).await?;
+    let times = async || diary.lines().len() > DEATHS;
+    until(TAKEOVER, "it begins again after each death", times).await?;
     node.stop().await?;
     Ok(())
 }
@@ -180,12 +197,9 @@ async fn program_begins_again_however_early_its_keeper_dies() -> Result {
 #[tokio::test]
 async fn supervisor_started_with_sigchld_ignored_notices_its_programs_end() -> Result {
     let stage = Stage::new().await?;
-    let mut command = Command::new("/usr/bin/env");
-    command.arg("--ignore-signal=CHLD");
-    let program = stage.eldest(TTL);
-    command.arg(program.get_program()).args(program.get_args());
-    command.args(["run", ELECTION, "--", "/bin/sh", "-c", "exit 7"]);
-    let mut node = Node::start(command, stage.folder(), "a")?;
-    assert_eq!(node.end().await?.code(), Some(7), "{}", node.log());
+    let program = ["run", ELECTION, "--", "/bin/sh", "-c", "exit 7"];
+    let env = ["/usr/bin/env", "--ignore-signal=CHLD"];
+    let command = started_by(&env, &stage.eldest(TTL, &program));
+    run(command).await?.with(7);
     Ok(())
 }

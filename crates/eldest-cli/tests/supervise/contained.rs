@@ -24,7 +24,7 @@ const PLAIN: &[&str] = &["--no-cgroup"];
 
 async fn first(stage: &Stage, node: &Node) -> Result<(Line, i32, i32)> {
     let worker = stage.next_worker(0).await?;
-    let running = eventually(SOON, "the keeper runs", async || node.running()).await?;
+    let running = node.runs().await?;
     Ok((worker, running.0, running.1))
 }
 
@@ -32,7 +32,7 @@ async fn first(stage: &Stage, node: &Node) -> Result<(Line, i32, i32)> {
 async fn killed_supervisors_program_ends_long_before_the_lease() -> Result {
     for (manners, with_keeper) in [(HARD, false), ("stubborn", true)] {
         let stage = Stage::new().await?;
-        let mut node = stage.patient_node(LONG, "a", manners, PLAIN)?;
+        let mut node = stage.patient_worker(LONG, "a", manners, PLAIN)?;
         let (worker, keeper, _) = first(&stage, &node).await?;
         if with_keeper {
             node.signal(Signal::STOP);
@@ -63,7 +63,7 @@ fn allow_files(pid: i32, count: Option<u64>) -> Result {
 #[tokio::test]
 async fn keeper_whose_poll_fails_still_keeps_the_deadline() -> Result {
     let stage = Stage::new().await?;
-    let mut node = stage.patient_node(LONG, "a", HARD, PLAIN)?;
+    let mut node = stage.patient_worker(LONG, "a", HARD, PLAIN)?;
     let (worker, keeper, program) = first(&stage, &node).await?;
     // poll() refuses more descriptors than the limit, and the keeper waits for several at a time.
     allow_files(keeper, Some(1))?;
@@ -83,9 +83,9 @@ async fn keeper_whose_poll_fails_still_keeps_the_deadline() -> Result {
 #[tokio::test]
 async fn the_program_of_a_stopped_supervisor_is_gone_before_another_begins() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.node("a", HARD, PLAIN)?;
+    let mut a = stage.worker("a", HARD, PLAIN)?;
     let (worker, _, _) = first(&stage, &a).await?;
-    let mut b = stage.node("b", "", PLAIN)?;
+    let mut b = stage.worker("b", "", PLAIN)?;
     stage.has_candidate("b").await?;
     a.signal(Signal::STOP);
     let second = stage.next_worker(worker.token).await?;
@@ -102,7 +102,7 @@ async fn the_program_of_a_stopped_supervisor_is_gone_before_another_begins() -> 
 #[tokio::test]
 async fn orphans_of_a_killed_keeper_are_swept_and_the_node_rejoins() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", HARD, PLAIN)?;
+    let mut a = stage.patient_worker(LONG, "a", HARD, PLAIN)?;
     let (worker, keeper, _) = first(&stage, &a).await?;
     signal(keeper, Signal::KILL);
     stage
@@ -118,9 +118,9 @@ async fn orphans_of_a_killed_keeper_are_swept_and_the_node_rejoins() -> Result {
 #[tokio::test]
 async fn stopped_keepers_program_ends_when_the_term_is_lost() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.node("a", HARD, PLAIN)?;
+    let mut a = stage.worker("a", HARD, PLAIN)?;
     let (worker, keeper, _) = first(&stage, &a).await?;
-    let mut b = stage.node("b", "", PLAIN)?;
+    let mut b = stage.worker("b", "", PLAIN)?;
     stage.has_candidate("b").await?;
     signal(keeper, Signal::STOP);
     // Neither process receives a signal; the lease expires.
@@ -148,7 +148,7 @@ async fn stopped_keepers_program_ends_when_the_term_is_lost() -> Result {
 #[tokio::test]
 async fn end_of_a_program_under_a_stopped_keeper_is_noticed_with_its_code() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", "detached", PLAIN)?;
+    let mut a = stage.patient_worker(LONG, "a", "detached", PLAIN)?;
     let (worker, keeper, program) = first(&stage, &a).await?;
     signal(keeper, Signal::STOP);
     signal(program, Signal::KILL);
@@ -164,13 +164,13 @@ async fn end_of_a_program_under_a_stopped_keeper_is_noticed_with_its_code() -> R
 async fn program_frozen_with_its_supervisor_ends_at_once_on_waking() -> Result {
     const ROUNDS: usize = 3;
     let stage = Stage::new().await?;
-    let mut a = stage.node("a", "stubborn", PLAIN)?;
+    let mut a = stage.worker("a", "stubborn", PLAIN)?;
     let mut token = 0;
     let mut awake = Vec::new();
     for _ in 0..ROUNDS {
         let worker = stage.next_worker(token).await?;
         token = worker.token;
-        let (keeper, program) = eventually(SOON, "the keeper runs", async || a.running()).await?;
+        let (keeper, program) = a.runs().await?;
         a.signal(Signal::STOP);
         for pid in [keeper, program] {
             signal(pid, Signal::STOP);
@@ -199,13 +199,13 @@ async fn program_frozen_with_its_supervisor_ends_at_once_on_waking() -> Result {
 
 async fn nothing_survives_the_end(options: &[&str]) -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", "storm,detached", options)?;
+    let mut a = stage.patient_worker(LONG, "a", "storm,detached", options)?;
     let (worker, _, program) = first(&stage, &a).await?;
     let session = |pid| getsid(Pid::from_raw(pid)).ok();
     eventually(SOON, "a descendant has left the session", async || {
         // A process of the storm may be gone before its session is read, but it has reported it.
         let hides = |pid| session(pid).is_some_and(|other| Some(other) != session(program));
-        let said = || stage.folder().join("storm.apart").exists();
+        let said = || stage.path("storm.apart").exists();
         let seen = || stage.marked().iter().any(|seen| hides(seen.pid));
         (said() || seen()).then_some(())
     })
@@ -263,7 +263,7 @@ async fn each_program_has_a_cgroup_and_waits_for_its_turn_there() -> Result {
         return Ok(());
     }
     let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", "", &[])?;
+    let mut a = stage.patient_worker(LONG, "a", "", &[])?;
     let (_, keeper, program) = first(&stage, &a).await?;
     let of_a = cgroup(program).ok_or("the program's cgroup")?;
     assert!(
@@ -271,7 +271,7 @@ async fn each_program_has_a_cgroup_and_waits_for_its_turn_there() -> Result {
         "{}",
         of_a.display()
     );
-    let mut b = stage.patient_node(LONG, "b", "", &[])?;
+    let mut b = stage.patient_worker(LONG, "b", "", &[])?;
     stage.has_candidate("b").await?;
     let waiting = async || {
         let keeper = b.keepers().into_iter().next()?;
@@ -295,8 +295,8 @@ async fn each_program_has_a_cgroup_and_waits_for_its_turn_there() -> Result {
 #[tokio::test]
 async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_period() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.patient_node(LONG, "a", "stubborn", &["--no-cgroup", "--grace", "1s"])?;
-    let (_, _, _) = first(&stage, &a).await?;
+    let mut a = stage.patient_worker(LONG, "a", "stubborn", &["--no-cgroup", "--grace", "1s"])?;
+    stage.next_worker(0).await?;
     let asked = now();
     let status = a.stop().await?;
     assert_eq!(status.code(), Some(137), "{status:?} {:?}", status.signal());
@@ -310,9 +310,9 @@ async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_period() -> Re
 #[tokio::test]
 async fn no_node_takes_over_while_a_stopping_node_winds_up() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.node("a", "stubborn", &["--no-cgroup", "--stop-timeout", "60s"])?;
+    let mut a = stage.worker("a", "stubborn", &["--no-cgroup", "--stop-timeout", "60s"])?;
     let (worker, _, program) = first(&stage, &a).await?;
-    let mut b = stage.node("b", "", PLAIN)?;
+    let mut b = stage.worker("b", "", PLAIN)?;
     stage.has_candidate("b").await?;
     a.signal(Signal::TERM);
     eventually(SOON, "it received the signal", async || {
@@ -344,13 +344,13 @@ async fn no_node_takes_over_while_a_stopping_node_winds_up() -> Result {
 async fn no_program_begins_beside_one_whose_key_was_deleted() -> Result {
     for what in ["key", "lease"] {
         let stage = Stage::new().await?;
-        let mut a = stage.node(
+        let mut a = stage.worker(
             "a",
             "stubborn,detached",
             &["--no-cgroup", "--grace", "500ms"],
         )?;
         let (worker, _, _) = first(&stage, &a).await?;
-        let mut b = stage.node("b", "", PLAIN)?;
+        let mut b = stage.worker("b", "", PLAIN)?;
         stage.has_candidate("b").await?;
         let keys = stage.keys(&format!("eldest/{ELECTION}/")).await?;
         let (key, lease) = keys[0].clone();

@@ -9,9 +9,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::contained::{HARD, cgroup, may_make_cgroups};
-use crate::diary::{Diary, FOR_EVER, output, text};
 use crate::processes::{is_alive, now, signal};
-use crate::stage::{ELECTION, Node, Result, SOON, Stage};
+use crate::stage::{ELECTION, FOR_EVER, Node, Result, SOON, Stage};
 use crate::worker::Line;
 
 /// So long that no test here waits for the end of a lease: each fails after a sixth of it.
@@ -30,11 +29,10 @@ impl Agent {
         if !may_make_cgroups()? {
             return Ok(None);
         }
-        let socket = stage.folder().join("agent.sock");
-        let mut command = stage.eldest(TTL);
-        command.arg("agent").arg("--socket").arg(&socket);
+        let socket = stage.path("agent.sock");
+        let agent = stage.eldest(TTL, &["agent", "--socket", &stage.file("agent.sock")]);
         let agent = Self {
-            process: Node::start(command, stage.folder(), "agent")?,
+            process: Node::start("agent", agent)?,
             socket,
         };
         eventually(SOON, "the agent answers", async || {
@@ -72,13 +70,13 @@ impl Agent {
         .await?)
     }
 
-    /// Starts a node that leads, and one behind it; returns them with the worker, the keeper and the program of the first.
-    async fn two(&self, stage: &Stage, manners: &str) -> Result<(Node, Node, Line)> {
+    /// Starts a node that leads, and one behind it; returns them with the first one's worker.
+    async fn two(&self, stage: &Stage) -> Result<(Node, Node, Line)> {
         let options = self.options(&[]);
-        let a = stage.patient_node(TTL, "a", manners, &options)?;
+        let a = stage.patient_worker(TTL, "a", HARD, &options)?;
         let worker = stage.next_worker(0).await?;
         self.guards("a").await?;
-        let b = stage.patient_node(TTL, "b", "", &options)?;
+        let b = stage.patient_worker(TTL, "b", HARD, &options)?;
         stage.has_candidate("b").await?;
         Ok((a, b, worker))
     }
@@ -104,7 +102,7 @@ impl Drop for Agent {
 
 /// Kills supervisor and keeper so that neither can act on the other's death.
 async fn kill_both(node: &mut Node) -> Result {
-    let running = eventually(SOON, "the keeper runs", async || node.running()).await?;
+    let running = node.runs().await?;
     node.signal(Signal::STOP);
     for keeper in node.keepers() {
         signal(keeper.pid, Signal::STOP);
@@ -119,23 +117,33 @@ async fn kill_both(node: &mut Node) -> Result {
 
 /// Waits for the next node's program, and asserts that it starts when no process of the former one is left, and long
 /// before the lease ends.
-async fn succeeds(stage: &Stage, former: &Line, b: &mut Node) -> Result<Line> {
+async fn succeeds(stage: &Stage, former: &Line) -> Result<Line> {
     let next = stage.next_worker(former.token).await?;
     stage.nothing_of(former.token, Duration::ZERO).await?;
-    b.stop().await?;
-    stage.judge().await?;
     Ok(next)
 }
 
 #[tokio::test]
-async fn agent_ends_the_program_of_a_supervisor_killed_with_its_keeper() -> Result {
+async fn agent_ends_the_program_of_a_supervisor_killed_with_its_first_or_a_later_keeper() -> Result
+{
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());
     };
-    let (mut a, mut b, worker) = agent.two(&stage, HARD).await?;
+    let (mut a, mut b, first) = agent.two(&stage).await?;
     kill_both(&mut a).await?;
-    succeeds(&stage, &worker, &mut b).await?;
+    let second = succeeds(&stage, &first).await?;
+    agent.guards("b").await?;
+    let (keeper, _) = b.runs().await?;
+    signal(keeper, Signal::KILL);
+    let third = stage.next_worker(second.token).await?;
+    agent.guards("b").await?;
+    let mut c = stage.patient_worker(TTL, "c", "", &agent.options(&[]))?;
+    stage.has_candidate("c").await?;
+    kill_both(&mut b).await?;
+    succeeds(&stage, &third).await?;
+    c.stop().await?;
+    stage.judge().await?;
     Ok(())
 }
 
@@ -145,10 +153,12 @@ async fn next_program_begins_after_the_grace_period_of_a_killed_supervisors() ->
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());
     };
-    let (mut a, mut b, worker) = agent.two(&stage, HARD).await?;
+    let (mut a, mut b, worker) = agent.two(&stage).await?;
     let killed = now();
     a.kill().await?;
-    let next = succeeds(&stage, &worker, &mut b).await?;
+    let next = succeeds(&stage, &worker).await?;
+    b.stop().await?;
+    stage.judge().await?;
     let lines = stage.lines().into_iter();
     let last = lines.filter(|line| line.token == worker.token);
     let last = last.map(|line| line.at).max().unwrap_or_default();
@@ -167,17 +177,13 @@ async fn agent_deletes_no_key_before_the_command_of_a_killed_supervisor_has_ende
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());
     };
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     // Longer than the agent takes to delete the keys of a dead process.
-    let down = diary.shell("sleep 0.5; echo down-$ELDEST_ID >> DIARY")[2].clone();
+    let down = diary.filled("sleep 0.5; echo down-$ELDEST_ID >> DIARY");
     let options = agent.options(&["--after", &down]);
-    let holder = |name: &str| -> Result<Node> {
-        let mut command = stage.eldest(TTL);
-        command.args(["run", ELECTION, "--id", name]).args(&options);
-        let script = format!("echo up-$ELDEST_ID >> DIARY; {FOR_EVER}");
-        command.arg("--").args(diary.shell(&script));
-        Node::start(command, stage.folder(), name)
-    };
+    let run = [&["run", ELECTION], &options[..]].concat();
+    let script = format!("echo up-$ELDEST_ID >> DIARY; {FOR_EVER}");
+    let holder = |name: &str| stage.scripted(TTL, name, &run, &script);
     let mut a = holder("a")?;
     diary.says("up-a").await?;
     agent.guards("a").await?;
@@ -191,42 +197,20 @@ async fn agent_deletes_no_key_before_the_command_of_a_killed_supervisor_has_ende
 }
 
 #[tokio::test]
-async fn the_program_of_a_later_keeper_is_known_to_the_agent_too() -> Result {
-    let stage = Stage::new().await?;
-    let Some(agent) = Agent::start(&stage).await? else {
-        return Ok(());
-    };
-    let mut a = stage.patient_node(TTL, "a", HARD, &agent.options(&[]))?;
-    let first = stage.next_worker(0).await?;
-    agent.guards("a").await?;
-    let (keeper, _) = eventually(SOON, "the keeper runs", async || a.running()).await?;
-    signal(keeper, Signal::KILL);
-    let second = stage.next_worker(first.token).await?;
-    agent.guards("a").await?;
-    let mut b = stage.patient_node(TTL, "b", "", &agent.options(&[]))?;
-    stage.has_candidate("b").await?;
-    kill_both(&mut a).await?;
-    succeeds(&stage, &second, &mut b).await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn stopped_agent_ends_no_term_and_blocks_no_command() -> Result {
     let stage = Stage::new().await?;
     let Some(agent) = Agent::start(&stage).await? else {
         return Ok(());
     };
-    let mut a = stage.patient_node(TTL, "a", "", &agent.options(&[]))?;
+    let mut a = stage.patient_worker(TTL, "a", "", &agent.options(&[]))?;
     let worker = stage.next_worker(0).await?;
     agent.guards("a").await?;
     agent.process.signal(Signal::STOP);
     for command in ["run", "lock"] {
-        let mut eldest = stage.eldest(TTL);
-        eldest.args([command, "other", "--connect-timeout", "1s"]);
-        eldest.args(agent.options(&[])).args(["--", "true"]);
-        let output = output(eldest).await?;
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{said}");
+        let other = [command, "other", "--connect-timeout", "1s"];
+        let options = agent.options(&["--", "true"]);
+        let said = stage.runs(TTL, &[&other, &options[..]].concat()).await?;
+        let said = said.with(3);
         assert!(said.contains("has not answered yet"), "{said}");
     }
     assert!(is_alive(worker.pid), "the program of the node that leads");

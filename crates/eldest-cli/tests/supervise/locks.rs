@@ -5,8 +5,7 @@ use std::time::Duration;
 use eldest_fixtures::text::has;
 use eldest_testing::eventually;
 
-use crate::diary::{Diary, FOR_EVER, Ran, output};
-use crate::stage::{Node, Result, SOON, Stage};
+use crate::stage::{Ended, FOR_EVER, Node, Result, SOON, Stage};
 
 /// A TTL so long that a program has time to end within its part of it.
 const TTL: Duration = Duration::from_secs(20);
@@ -15,12 +14,9 @@ const TTL: Duration = Duration::from_secs(20);
 fn holder(stage: &Stage, name: &str, options: &[&str]) -> Result<Node> {
     let script = "trap 'sleep 0.2; echo end-$ELDEST_ID. >> DIARY; exit 0' TERM; \
         echo begin-$ELDEST_ID. >> DIARY; echo token-$ELDEST_FENCING_TOKEN >> DIARY.tokens; while :; do sleep 0.02; done";
-    let mut command = stage.eldest(TTL);
-    let grace = format!("{}ms", (TTL / 4).as_millis());
-    command.args(["lock", "res", "--id", name, "--grace", &grace]);
-    command.args(options).arg("--");
-    command.args(Diary::of(stage).shell(script));
-    Node::start(command, stage.folder(), name)
+    let grace = format!("{:?}", TTL / 4);
+    let lock = ["lock", "res", "--grace", &grace];
+    stage.scripted(TTL, name, &[&lock, options].concat(), script)
 }
 
 /// Waits until that number of programs hold or await the resource; returns the keys, eldest first, with their leases.
@@ -35,7 +31,7 @@ async fn standing(stage: &Stage, prefix: &str, count: usize) -> Result<Vec<(Vec<
 }
 
 /// Runs a command that ends by itself.
-async fn call(stage: &Stage, options: &[&str]) -> Result<Ran> {
+async fn call(stage: &Stage, options: &[&str]) -> Result<Ended> {
     let args = [&["lock", "res"], options, &["--", "sh", "-c", "exit 9"]].concat();
     stage.runs(TTL, &args).await
 }
@@ -43,29 +39,24 @@ async fn call(stage: &Stage, options: &[&str]) -> Result<Ran> {
 #[tokio::test]
 async fn lock_not_free_in_time_has_its_own_exit_code() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
-    let mut holder = stage.eldest(TTL);
-    holder
-        .args(["lock", "res", "--id", "a", "--"])
-        .args(diary.shell(&format!("echo held >> DIARY; {FOR_EVER}")));
-    let mut holder = Node::start(holder, stage.folder(), "a")?;
+    let diary = stage.diary();
+    let held = format!("echo held >> DIARY; {FOR_EVER}");
+    let mut holder = stage.scripted(TTL, "a", &["lock", "res"], &held)?;
     diary.says("held").await?;
     for wait in ["0s", "300ms"] {
-        let said = call(&stage, &["--wait", wait]).await?.ended(75);
+        let said = call(&stage, &["--wait", wait]).await?.with(75);
         assert!(said.contains("\"res\" was not free"), "{said}");
     }
     // The command is stopped while it waits; its exit code says that the program did not run.
-    let mut command = stage.eldest(TTL);
-    command.args(["lock", "res", "--id", "b", "--", "sh", "-c", "exit 0"]);
-    let mut asked = Node::start(command, stage.folder(), "b")?;
+    let mut asked = stage.scripted(TTL, "b", &["lock", "res"], "exit 0")?;
     standing(&stage, "eldest/res/", 2).await?;
     assert_eq!(asked.stop().await?.code(), Some(75), "{}", asked.log());
-    let mut command = stage.eldest(TTL);
-    command.args(["lock", "res", "--wait", "20s", "--", "sh", "-c", "exit 9"]);
-    let waiting = tokio::spawn(output(command));
-    standing(&stage, "eldest/res/", 2).await?;
-    assert_eq!(holder.stop().await?.code(), Some(143));
-    assert_eq!(waiting.await??.status.code(), Some(9));
+    let (waited, stopped) = tokio::join!(call(&stage, &["--wait", "20s"]), async {
+        standing(&stage, "eldest/res/", 2).await?;
+        holder.stop().await
+    });
+    assert_eq!(stopped?.code(), Some(143));
+    waited?.with(9);
     Ok(())
 }
 
@@ -73,7 +64,7 @@ async fn lock_not_free_in_time_has_its_own_exit_code() -> Result {
 async fn a_permit_that_is_lost_ends_its_program_before_the_next_begins() -> Result {
     let options = ["-n", "1"];
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let mut a = holder(&stage, "a", &options)?;
     diary.says("begin-a.").await?;
     let mut b = holder(&stage, "b", &options)?;
@@ -90,7 +81,7 @@ async fn a_permit_that_is_lost_ends_its_program_before_the_next_begins() -> Resu
 async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Result {
     const PERMITS: &str = "eldest/~semaphore/res/2/";
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let two = ["-n", "2"];
     let mut a = holder(&stage, "a", &two)?;
     diary.says("begin-a.").await?;
@@ -102,23 +93,23 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
     standing(&stage, "eldest/~run/~semaphore/res/2/", 2).await?;
     assert!(!diary.text().contains("begin-c."), "{}", diary.text());
 
-    let said = call(&stage, &["-n", "2", "--wait", "0s"]).await?.ended(75);
+    let said = call(&stage, &["-n", "2", "--wait", "0s"]).await?.with(75);
     has(
         &said,
         &["a permit of \"res\" (capacity 2) was not free at once"],
     );
-    let said = call(&stage, &["-n", "3"]).await?.ended(2);
+    let said = call(&stage, &["-n", "3"]).await?.with(2);
     has(
         &said,
         &["capacity 3 was requested", "permits of capacity 2"],
     );
-    let shown = stage.runs(TTL, &["status", "--summary"]).await?.said;
+    let shown = stage.runs(TTL, &["status", "--summary"]).await?.with(0);
     assert!(
         shown.contains("res (semaphore of 2)") && !shown.contains("~run"),
         "{shown}"
     );
     // The lock of the same name is independent of the semaphore.
-    call(&stage, &[]).await?.ended(9);
+    call(&stage, &[]).await?.with(9);
     assert_eq!(
         standing(&stage, PERMITS, 3).await?,
         keys,
@@ -133,7 +124,7 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
         diary.lines()[..4],
         ["begin-a.", "begin-b.", "end-a.", "begin-c."]
     );
-    let tokens = std::fs::read_to_string(stage.folder().join("notes.tokens"))?;
+    let tokens = std::fs::read_to_string(stage.path("notes.tokens"))?;
     let token = |line: &str| line.strip_prefix("token-")?.parse::<i64>().ok();
     let tokens: Vec<i64> = tokens.lines().filter_map(token).collect();
     assert!(
@@ -147,20 +138,20 @@ async fn with_two_permits_two_programs_run_at_once_and_the_third_waits() -> Resu
 #[tokio::test]
 async fn programs_that_share_a_lock_run_together_and_others_wait() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let mut a = holder(&stage, "a", &["--shared"])?;
     diary.says("begin-a.").await?;
     let mut b = holder(&stage, "b", &["--shared"])?;
     diary.says("begin-b.").await?;
     let mut writer = holder(&stage, "w", &[])?;
     standing(&stage, "eldest/res/", 3).await?;
-    let said = call(&stage, &["--shared", "--wait", "0s"]).await?.ended(75);
+    let said = call(&stage, &["--shared", "--wait", "0s"]).await?.with(75);
     has(&said, &["the shared lock \"res\" was not free"]);
     assert_eq!(a.stop().await?.code(), Some(0));
     assert!(!diary.text().contains("begin-w."), "it waits for b");
     assert_eq!(b.stop().await?.code(), Some(0));
     diary.says("begin-w.").await?;
     assert_eq!(writer.stop().await?.code(), Some(0));
-    call(&stage, &["--shared", "-n", "2"]).await?.ended(2);
+    call(&stage, &["--shared", "-n", "2"]).await?.with(2);
     Ok(())
 }

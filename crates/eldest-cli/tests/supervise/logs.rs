@@ -9,7 +9,7 @@ use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
 async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result {
     let stage = Stage::new().await?;
     // This program is killed at the deadline.
-    let mut a = stage.node("a", "stubborn", &["--no-cgroup"])?;
+    let mut a = stage.worker("a", "stubborn", &["--no-cgroup"])?;
     let worker = stage.next_worker(0).await?;
     stage.etcd.pause();
     stage.nothing_of(worker.token, TTL + SOON).await?;
@@ -46,7 +46,7 @@ async fn outage_is_logged_for_one_session_and_not_as_dropped_work() -> Result {
 #[tokio::test]
 async fn loss_of_the_lock_alone_is_logged_and_brings_a_new_token() -> Result {
     let stage = Stage::new().await?;
-    let mut a = stage.node("a", "", &["--no-cgroup"])?;
+    let mut a = stage.worker("a", "", &["--no-cgroup"])?;
     let worker = stage.next_worker(0).await?;
     for (key, _) in stage.keys(&format!("eldest/~run/{ELECTION}/")).await? {
         stage.client().await.delete(key, None).await?;

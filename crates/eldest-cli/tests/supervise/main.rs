@@ -16,7 +16,6 @@ mod challenges;
 mod chaos;
 mod commands;
 mod contained;
-mod diary;
 mod guarded;
 mod locks;
 mod logs;
@@ -24,6 +23,9 @@ mod options;
 mod partitions;
 mod processes;
 mod serving;
+#[path = "../shared/mod.rs"]
+#[allow(dead_code, reason = "the other tests of the command need more of it")]
+mod shared;
 mod stage;
 mod version;
 mod warm;

@@ -2,13 +2,12 @@
 
 use eldest_fixtures::wait::until;
 
-use crate::diary::{Diary, FOR_EVER};
-use crate::stage::{ELECTION, Result, SOON, Stage, TAKEOVER};
+use crate::stage::{ELECTION, FOR_EVER, Result, SOON, Stage, TAKEOVER};
 
 #[tokio::test]
 async fn with_restart_an_ended_program_rejoins_at_the_back_of_the_queue() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let script = format!(
         "echo token=$ELDEST_FENCING_TOKEN >> DIARY; [ $(wc -l < DIARY) -lt 3 ] || {FOR_EVER}"
     );
@@ -27,12 +26,12 @@ async fn with_restart_an_ended_program_rejoins_at_the_back_of_the_queue() -> Res
 #[tokio::test]
 async fn the_follower_s_program_ends_before_the_leader_s_begins() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let mut leader = stage.script("a", &[], FOR_EVER)?;
     stage.has_candidate("a").await?;
     let follow = "trap 'echo follow-end >> DIARY; exit 0' TERM; echo follow-begin-$ELDEST_FENCING_TOKEN. >> DIARY; \
         while :; do sleep 0.02; done";
-    let follow = diary.shell(follow)[2].clone();
+    let follow = diary.filled(follow);
     let script = format!("echo lead-begin >> DIARY; {FOR_EVER}");
     let mut follower = stage.script("b", &["--follow-cmd", &follow], &script)?;
     diary.says("follow-begin-.").await?;
@@ -52,8 +51,8 @@ const HEALTH: [&str; 4] = ["--health-every", "100ms", "--health-limit", "1s"];
 #[tokio::test]
 async fn node_whose_health_command_fails_neither_joins_nor_keeps_leading() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
-    let well = stage.folder().join("well");
+    let diary = stage.diary();
+    let well = stage.path("well");
     let check = format!("test -e {}", well.display());
     let options = [&["--health-cmd", &check], &HEALTH[..]].concat();
     let mut node = stage.script(

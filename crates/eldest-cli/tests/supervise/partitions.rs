@@ -7,7 +7,6 @@ use eldest_fixtures::wait::until;
 use eldest_testing::eventually;
 use etcd_client::GetOptions;
 
-use crate::diary::Diary;
 use crate::stage::{Node, Result, Stage, TAKEOVER};
 
 const COUNT: usize = 4;
@@ -22,13 +21,18 @@ const BEGIN: &str = "last=DIARY-$ELDEST_PARTITION; \
 const POLITE: &str = "trap 'say end; exit 0' TERM; say begin; while :; do sleep 0.02; done";
 
 fn node(stage: &Stage, name: &str, options: &[&str], script: &str) -> Result<Node> {
-    let mut command = stage.eldest(TTL);
-    command.args(["run", "--partitions", "shards", "--id", name]);
-    command.args(["--grace", GRACE, "--count", &COUNT.to_string()]);
-    command.args(options);
-    let program = Diary::of(stage).shell(&format!("{BEGIN}{script}"));
-    command.arg("--").args(program);
-    Node::start(command, stage.folder(), name)
+    let count = COUNT.to_string();
+    let run = [
+        "run",
+        "--partitions",
+        "shards",
+        "--grace",
+        GRACE,
+        "--count",
+        &count,
+    ];
+    let script = format!("{BEGIN}{script}");
+    stage.scripted(TTL, name, &[&run, options].concat(), &script)
 }
 
 /// A line that a program wrote.
@@ -50,7 +54,7 @@ fn notes(stage: &Stage) -> Vec<Note> {
             token: words.next()?.parse().ok()?,
         })
     };
-    let lines = Diary::of(stage).lines();
+    let lines = stage.diary().lines();
     assert!(
         !lines.iter().any(|line| line == "overlap"),
         "two leaders: {lines:?}"
@@ -132,13 +136,13 @@ async fn a_stopped_node_keeps_its_partitions_until_all_programs_have_ended() -> 
 
 /// Starts a node that prepares for each partition until a file exists, and hands over when it is stopped.
 fn preparing_node(stage: &Stage, name: &str) -> Result<Node> {
-    let ready = stage.folder().join(format!("{name}-is-ready"));
+    let ready = stage.path(&format!("{name}-is-ready"));
     let prepare = format!(
         "echo prepare $ELDEST_PARTITION/$ELDEST_PARTITION_COUNT $ELDEST_ID 0 >> DIARY; \
          while ! test -e {}; do sleep 0.02; done",
         ready.display()
     );
-    let prepare = &Diary::of(stage).shell(&prepare)[2];
+    let prepare = &stage.diary().filled(&prepare);
     let limits = ["--warm-within", "50m", "--hand-over-within", "50m"];
     let options = [&limits[..], &["--prepare", prepare]].concat();
     node(stage, name, &options, POLITE)
@@ -161,7 +165,7 @@ async fn a_stopped_node_runs_its_programs_until_the_next_owner_is_prepared() -> 
     let (mut a, mut b) = while_handing_over(&stage).await?;
     let ended = |notes: &[Note]| notes.iter().any(|note| note.word == "end");
     assert!(!ended(&notes(&stage)), "{:?}", notes(&stage));
-    std::fs::write(stage.folder().join("b-is-ready"), "")?;
+    std::fs::write(stage.path("b-is-ready"), "")?;
     say(&stage, "b", "begin", COUNT).await?;
     assert_eq!(a.end().await?.code(), Some(0));
     // No other node takes a partition, so it leaves at once.
@@ -180,11 +184,11 @@ async fn a_second_signal_ends_the_hand_over_and_a_program_that_ends_needs_none()
     a.signal(rustix::process::Signal::TERM);
     assert_eq!(a.end().await?.code(), Some(0));
     say(&stage, "a", "end", COUNT).await?;
-    std::fs::write(stage.folder().join("b-is-ready"), "")?;
+    std::fs::write(stage.path("b-is-ready"), "")?;
     say(&stage, "b", "begin", COUNT).await?;
     let mut c = preparing_node(&stage, "c")?;
     say(&stage, "c", "prepare", COUNT / 2).await?;
-    let program = std::fs::read_to_string(stage.folder().join("notes-0"))?;
+    let program = std::fs::read_to_string(stage.path("notes-0"))?;
     let program = program.trim().parse()?;
     crate::processes::signal(program, rustix::process::Signal::TERM);
     assert_eq!(b.end().await?.code(), Some(0));

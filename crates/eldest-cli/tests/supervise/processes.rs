@@ -87,18 +87,10 @@ pub(crate) fn marked(folder: &Path) -> Vec<Seen> {
     pids.filter(is_marked).filter_map(Seen::of).collect()
 }
 
-/// Returns the children of a process. Its threads list them, which costs less than reading every process.
+/// Returns the children of a process.
 pub(crate) fn children(of: i32) -> Vec<Seen> {
-    let threads = fs::read_dir(format!("/proc/{of}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let lists =
-        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let lists: Vec<String> = lists.collect();
-    let pids = lists.iter().flat_map(|list| list.split_whitespace());
-    let seen = pids.filter_map(|pid| Seen::of(pid.parse().ok()?));
-    seen.collect()
+    let children = crate::shared::node::children(of);
+    children.into_iter().filter_map(Seen::of).collect()
 }
 
 pub(crate) fn is_alive(pid: i32) -> bool {

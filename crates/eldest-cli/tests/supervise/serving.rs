@@ -36,7 +36,7 @@ async fn answering(well: PathBuf) -> Result<String> {
 async fn node_serves_once_a_command_succeeds_a_url_answers_or_the_program_notifies() -> Result {
     for option in ["--serving-command", "--serving-url", "--notify"] {
         let stage = Stage::new().await?;
-        let well = stage.folder().join("well");
+        let well = stage.path("well");
         let value = match option {
             "--serving-command" => Some(format!("test -e {}", well.display())),
             "--serving-url" => Some(answering(well.clone()).await?),
@@ -45,7 +45,7 @@ async fn node_serves_once_a_command_succeeds_a_url_answers_or_the_program_notifi
         let mut options = vec!["--serving-within", "1m", option];
         options.extend(value.as_deref());
         let manners = if value.is_none() { "notifies" } else { "" };
-        let mut node = stage.node("a", manners, &options)?;
+        let mut node = stage.worker("a", manners, &options)?;
         let worker = stage.next_worker(0).await?;
         assert_eq!(said(&stage).await, Some(0), "{option}: it is not ready");
         std::fs::write(&well, "")?;
@@ -62,7 +62,7 @@ async fn node_serves_once_a_command_succeeds_a_url_answers_or_the_program_notifi
 async fn program_that_is_not_ready_in_time_is_ended_and_starts_again() -> Result {
     let stage = Stage::new().await?;
     let options = ["--serving-within", "1s", "--serving-command", "false"];
-    let mut node = stage.node("a", "", &options)?;
+    let mut node = stage.worker("a", "", &options)?;
     let first = stage.next_worker(0).await?;
     let second = stage.next_worker(first.token).await?;
     assert!(node.log().contains("not_serving"), "{}", node.log());

@@ -1,23 +1,18 @@
-//! Starts nodes around workers, waits for what the workers write, checks it, and cleans up at the end.
+//! Starts nodes around workers and scripts, waits for what these write, checks it, and cleans up at the end.
 
-use std::ffi::OsStr;
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
-use eldest::BoxError;
-use eldest_fixtures::tools::without_variables;
 use eldest_fixtures::wait::until;
-use eldest_testing::{Etcd, eventually};
+use eldest_testing::eventually;
 use etcd_client::{Client, GetOptions};
 use rustix::process::Signal;
-use tempfile::TempDir;
 
-use crate::processes::{Seen, children, is_alive, marked, signal};
+use crate::processes::{Seen, children, marked, signal};
+use crate::shared::run;
+pub(crate) use crate::shared::{Ended, Node, Result, Stage};
 use crate::worker::{self, Line, read};
-
-pub(crate) type Result<T = ()> = std::result::Result<T, BoxError>;
 
 /// The shortest TTL that etcd grants.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -26,76 +21,65 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 /// The time within which a place is free for certain, unless etcd's own leader changes.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
 pub(crate) const ELECTION: &str = "jobs";
+/// The script of a program that only SIGTERM ends.
+pub(crate) const FOR_EVER: &str = "while :; do sleep 1; done";
 
 pub(crate) const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(crate) fn eldest() -> Command {
-    without_variables(env!("CARGO_BIN_EXE_eldest"))
-}
-
-/// An etcd, a folder, and the nodes that run there.
-pub(crate) struct Stage {
-    pub(crate) etcd: Etcd,
-    folder: TempDir,
-}
-
 impl Stage {
-    pub(crate) async fn new() -> Result<Self> {
-        Ok(Self {
-            // The cheapest hash is enough, because the check of passwords is not under test.
-            etcd: Etcd::builder().arg("--bcrypt-cost=4").start().await?,
-            folder: tempfile::tempdir()?,
-        })
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+    /// Returns the command with its endpoint and the TTL of its leases.
+    pub(crate) fn eldest(&self, ttl: Duration, args: &[&str]) -> Command {
+        self.command(&format!("{ttl:?}"), args)
     }
 
     /// Starts a node around a worker of these manners.
-    pub(crate) fn node(&self, name: &str, manners: &str, options: &[&str]) -> Result<Node> {
-        self.patient_node(TTL, name, manners, options)
+    pub(crate) fn worker(&self, name: &str, manners: &str, options: &[&str]) -> Result<Node> {
+        self.patient_worker(TTL, name, manners, options)
     }
 
     /// Starts a node with a longer lease, so that a test can distinguish waiting for its end from not waiting.
-    pub(crate) fn patient_node(
+    pub(crate) fn patient_worker(
         &self,
         ttl: Duration,
         name: &str,
         manners: &str,
         options: &[&str],
     ) -> Result<Node> {
-        let program = worker::command(self.folder(), manners);
-        self.any_node(ttl, name, options, &program)
+        let mut command = self.eldest(ttl, &["run", ELECTION, "--id", name]);
+        command.args(options).arg("--");
+        command.args(worker::command(self.folder(), manners));
+        Node::start(name, command)
     }
 
-    /// Starts a node around any program.
-    pub(crate) fn node_of(&self, name: &str, options: &[&str], program: &[&str]) -> Result<Node> {
-        self.any_node(TTL, name, options, program)
+    /// Starts a node around a script that may write to the diary.
+    pub(crate) fn script(&self, name: &str, options: &[&str], script: &str) -> Result<Node> {
+        let run = [&["run", ELECTION], options].concat();
+        self.scripted(TTL, name, &run, script)
     }
 
-    fn any_node(
+    /// Starts a node by that command, around a script that may write to the diary.
+    pub(crate) fn scripted(
         &self,
         ttl: Duration,
         name: &str,
-        options: &[&str],
-        program: &[impl AsRef<OsStr>],
+        args: &[&str],
+        script: &str,
     ) -> Result<Node> {
-        let mut command = self.eldest(ttl);
-        command.args(["run", ELECTION, "--id", name]);
-        command.args(options).arg("--").args(program);
-        Node::start(command, self.folder(), name)
+        let mut command = self.eldest(ttl, args);
+        command.args(["--id", name, "--"]);
+        command.args(self.diary().shell(script));
+        Node::start(name, command)
     }
 
-    /// Returns the command with its endpoint.
-    pub(crate) fn eldest(&self, ttl: Duration) -> Command {
-        let ttl = format!("{}s", ttl.as_secs());
-        let mut command = eldest();
-        command.env("ELDEST_LOG", "info");
-        command.args(["--endpoints", &self.etcd.endpoint(), "--ttl", &ttl]);
-        command
+    /// Runs a command to its end.
+    pub(crate) async fn runs(&self, ttl: Duration, args: &[&str]) -> Result<Ended> {
+        run(self.eldest(ttl, args)).await
+    }
+
+    pub(crate) fn diary(&self) -> Diary {
+        Diary(self.path("notes"))
     }
 
     pub(crate) fn lines(&self) -> Vec<Line> {
@@ -112,21 +96,9 @@ impl Stage {
     pub(crate) async fn next_worker(&self, after: i64) -> Result<Line> {
         let what = format!("a worker after the token {after} is ready");
         let ready = eventually(TAKEOVER, what, async || self.after(after, "ready"));
-        Ok(ready.await.inspect_err(|_| self.print_logs())?)
-    }
-
-    fn print_logs(&self) {
-        println!("alive: {:?}", self.marked());
-        for entry in std::fs::read_dir(self.folder())
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if entry.file_name().to_string_lossy().starts_with("log-") {
-                let log = std::fs::read_to_string(entry.path()).unwrap_or_default();
-                println!("---- {} ----\n{log}", entry.path().display());
-            }
-        }
+        Ok(ready
+            .await
+            .inspect_err(|_| println!("alive: {:?}", self.marked()))?)
     }
 
     /// Returns the live processes of all workers.
@@ -137,14 +109,9 @@ impl Stage {
     /// Waits until no process is left that a worker with this token started, including the worker.
     pub(crate) async fn nothing_of(&self, token: i64, within: Duration) -> Result {
         let what = format!("nothing is left of the worker with token {token}");
-        let gone = eventually(within, what, async || {
-            worker::of_token(self.folder(), token)
-                .is_empty()
-                .then_some(())
-        });
         let left = || worker::of_token(self.folder(), token);
-        gone.await
-            .map_err(|error| format!("{error}: {:?}", left()).into())
+        let gone = until(within, what, async || left().is_empty()).await;
+        gone.map_err(|error| format!("{error}: {:?}", left()).into())
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -157,35 +124,29 @@ impl Stage {
         let answer = self.client().await.get(prefix, Some(options)).await?;
         let mut found: Vec<_> = answer.kvs().iter().collect();
         found.sort_by_key(|kv| kv.create_revision());
-        Ok(found
-            .iter()
-            .map(|kv| (kv.key().to_vec(), kv.lease()))
-            .collect())
+        let key = |kv: &&etcd_client::KeyValue| (kv.key().to_vec(), kv.lease());
+        Ok(found.iter().map(key).collect())
     }
 
     /// Waits until no key is left below that prefix.
     pub(crate) async fn is_free(&self, prefix: &str) -> Result {
-        Ok(
-            eventually(TAKEOVER, format!("no key below {prefix}"), async || {
-                self.keys(prefix).await.ok()?.is_empty().then_some(())
-            })
-            .await?,
-        )
+        let what = format!("no key below {prefix}");
+        let free = async || self.keys(prefix).await.is_ok_and(|keys| keys.is_empty());
+        Ok(until(TAKEOVER, what, free).await?)
     }
 
     /// Waits until a node of that name is in the queue.
     pub(crate) async fn has_candidate(&self, name: &str) -> Result {
-        let options = GetOptions::new().with_prefix();
         let prefix = format!("eldest/{ELECTION}/");
+        let identity = format!("\"identity\":\"{name}\"");
         let mut client = self.client().await;
-        Ok(eventually(TAKEOVER, format!("{name} stands"), async || {
-            let answer = client
-                .get(prefix.as_str(), Some(options.clone()))
-                .await
-                .ok()?;
-            let identity = format!("\"identity\":\"{name}\"");
-            let mut values = answer.kvs().iter().filter_map(|kv| kv.value_str().ok());
-            values.any(|value| value.contains(&identity)).then_some(())
+        Ok(until(TAKEOVER, format!("{name} stands"), async || {
+            let options = GetOptions::new().with_prefix();
+            let answer = client.get(prefix.as_str(), Some(options)).await;
+            answer.is_ok_and(|answer| {
+                let mut values = answer.kvs().iter().filter_map(|kv| kv.value_str().ok());
+                values.any(|value| value.contains(&identity))
+            })
         })
         .await?)
     }
@@ -193,11 +154,22 @@ impl Stage {
     /// Asserts that no two workers lived at a time, that tokens rise, and that no process is left.
     pub(crate) async fn judge(&self) -> Result<Vec<Line>> {
         let lines = self.lines();
-        judge(&lines);
-        until(SOON, "no process is left", async || {
-            self.marked().is_empty()
-        })
-        .await?;
+        for line in &lines {
+            assert_ne!(line.word, "overlap", "two leaders: {line:?}");
+        }
+        let starts: Vec<&Line> = lines.iter().filter(|line| line.word == "start").collect();
+        let rises = starts.is_sorted_by(|a, b| a.token < b.token);
+        assert!(rises, "tokens do not rise: {starts:?}");
+        for start in starts {
+            let earlier = lines.iter().filter(|line| line.token < start.token);
+            let last = earlier.max_by_key(|line| line.at);
+            assert!(
+                last.is_none_or(|last| last.at < start.at),
+                "{start:?} began before {last:?}"
+            );
+        }
+        let gone = async || self.marked().is_empty();
+        until(SOON, "no process is left", gone).await?;
         Ok(lines)
     }
 }
@@ -210,59 +182,7 @@ impl Drop for Stage {
     }
 }
 
-/// Asserts what holds for every diary.
-pub(crate) fn judge(lines: &[Line]) {
-    for line in lines {
-        assert_ne!(line.word, "overlap", "two leaders: {line:?}");
-    }
-    let starts: Vec<&Line> = lines.iter().filter(|line| line.word == "start").collect();
-    for pair in starts.windows(2) {
-        assert!(
-            pair[0].token < pair[1].token,
-            "tokens do not rise: {pair:?}"
-        );
-    }
-    for start in &starts {
-        let earlier = lines.iter().filter(|line| line.token < start.token);
-        let last = earlier.max_by_key(|line| line.at);
-        assert!(
-            last.is_none_or(|last| last.at < start.at),
-            "{start:?} began before {last:?}"
-        );
-    }
-}
-
-/// One `eldest run`.
-pub(crate) struct Node {
-    child: Child,
-    pub(crate) name: String,
-    log: PathBuf,
-}
-
 impl Node {
-    /// Starts the command with its output in a file.
-    pub(crate) fn start(mut command: Command, folder: &Path, name: &str) -> Result<Self> {
-        let log = folder.join(format!("log-{name}"));
-        let file = File::options().append(true).create(true).open(&log)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
-        Ok(Self {
-            child: command.spawn()?,
-            name: name.to_owned(),
-            log,
-        })
-    }
-
-    pub(crate) fn pid(&self) -> i32 {
-        self.child.id().cast_signed()
-    }
-
-    pub(crate) fn signal(&self, with: Signal) {
-        signal(self.pid(), with);
-    }
-
     /// Returns the node's keepers, of which at most one has a program.
     pub(crate) fn keepers(&self) -> Vec<Seen> {
         let mut keepers = children(self.pid());
@@ -279,48 +199,36 @@ impl Node {
         })
     }
 
-    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
-    }
-
-    /// Waits for the end of the node.
-    pub(crate) async fn end(&mut self) -> Result<ExitStatus> {
-        let what = format!("{} ends", self.name);
-        Ok(eventually(TAKEOVER, what, async || self.exited()).await?)
-    }
-
-    /// Kills the node, and waits until it is dead.
-    pub(crate) async fn kill(&mut self) -> Result {
-        self.signal(Signal::KILL);
-        self.end().await.map(drop)
-    }
-
-    /// Ends the node as an operator would.
-    pub(crate) async fn stop(&mut self) -> Result<ExitStatus> {
-        self.signal(Signal::CONT);
-        self.signal(Signal::TERM);
-        self.end().await
-    }
-
-    pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+    /// Waits until the node has a program, and returns its keeper and the program.
+    pub(crate) async fn runs(&self) -> Result<(i32, i32)> {
+        Ok(eventually(SOON, "the program runs", async || self.running()).await?)
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        let keepers = self.keepers();
-        // A test that fails with an error drops its nodes while they run.
-        if std::thread::panicking() || self.exited().is_none() {
-            println!("---- {} ----\n{}", self.name, self.log());
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for keeper in keepers {
-            // A stopped keeper would not notice the supervisor's end.
-            if is_alive(keeper.pid) {
-                signal(keeper.pid, Signal::CONT);
-            }
-        }
+/// A file to which scripts append lines.
+pub(crate) struct Diary(PathBuf);
+
+impl Diary {
+    pub(crate) fn text(&self) -> String {
+        std::fs::read_to_string(&self.0).unwrap_or_default()
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.text().lines().map(str::to_owned).collect()
+    }
+
+    pub(crate) async fn says(&self, wanted: &str) -> Result {
+        let what = format!("{wanted:?} in {:?}", self.text());
+        Ok(until(TAKEOVER, what, async || self.text().contains(wanted)).await?)
+    }
+
+    /// Returns the script with the diary's path in place of DIARY.
+    pub(crate) fn filled(&self, script: &str) -> String {
+        script.replace("DIARY", &self.0.display().to_string())
+    }
+
+    /// Returns the words that run such a script.
+    pub(crate) fn shell(&self, script: &str) -> [String; 3] {
+        ["/bin/sh".to_owned(), "-c".to_owned(), self.filled(script)]
     }
 }

@@ -2,13 +2,12 @@
 
 use eldest_fixtures::text::has;
 
-use crate::diary::Diary;
 use crate::stage::{ELECTION, Result, Stage, TTL};
 
 #[tokio::test]
 async fn program_of_an_older_version_does_not_run_after_a_newer_one() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let script = |name: &str| format!("echo {name} >> DIARY; exec sleep 1000");
     let mut new = stage.script("new", &["--app-version", "2.0"], &script("new"))?;
     diary.says("new").await?;
@@ -20,7 +19,7 @@ async fn program_of_an_older_version_does_not_run_after_a_newer_one() -> Result 
     assert_eq!(diary.lines(), ["new", "newer"]);
     has(&old.log(), &["holds back: a newer version has led"]);
     let remove = ["version", ELECTION, "--remove"];
-    stage.runs(TTL, &remove).await?.ended(0);
+    stage.runs(TTL, &remove).await?.with(0);
     newer.stop().await?;
     diary.says("old").await?;
     old.stop().await?;

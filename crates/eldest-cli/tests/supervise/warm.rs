@@ -2,22 +2,19 @@
 
 use eldest_fixtures::wait::until;
 
-use crate::diary::Diary;
-use crate::stage::{ELECTION, Result, SOON, Stage, TTL};
-
-const FOR_EVER: &str = "exec sleep 1000";
+use crate::stage::{ELECTION, FOR_EVER, Result, SOON, Stage, TTL};
 
 #[tokio::test]
 async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let script = |name: &str| format!("echo lead-{name} >> DIARY; {FOR_EVER}");
-    let ready = stage.folder().join("ready");
+    let ready = stage.path("ready");
     let prepare = format!(
         "echo prepare >> DIARY; while ! test -e {}; do sleep 0.02; done; echo warm >> DIARY",
         ready.display()
     );
-    let prepare = diary.shell(&prepare)[2].clone();
+    let prepare = diary.filled(&prepare);
     let options = |command| ["--warm-within", "50m", "--prepare", command];
     let mut leader = stage.script("a", &options("true"), &script("a"))?;
     diary.says("lead-a").await?;
@@ -25,12 +22,12 @@ async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Resu
     diary.says("prepare").await?;
 
     let order = ["step-down", ELECTION, "--wait", "1s"];
-    let said = stage.runs(TTL, &order).await?.ended(5);
+    let said = stage.runs(TTL, &order).await?.with(5);
     assert!(said.contains("its successor is not warm"), "{said}");
     assert!(!diary.text().contains("lead-b"), "{}", diary.text());
     std::fs::write(&ready, "")?;
     diary.says("warm").await?;
-    stage.runs(TTL, &["step-down", ELECTION]).await?.ended(0);
+    stage.runs(TTL, &["step-down", ELECTION]).await?.with(0);
     diary.says("lead-b").await?;
     assert_eq!(diary.lines(), ["lead-a", "prepare", "warm", "lead-b"]);
     next.stop().await?;
@@ -41,15 +38,15 @@ async fn ordered_hand_over_waits_until_the_next_nodes_command_succeeds() -> Resu
 #[tokio::test]
 async fn command_that_fails_leaves_its_node_in_its_place() -> Result {
     let stage = Stage::new().await?;
-    let diary = Diary::of(&stage);
+    let diary = stage.diary();
     let options = |command| ["--warm-within", "50m", "--prepare", command];
     let mut leader = stage.script("a", &options("true"), FOR_EVER)?;
     stage.has_candidate("a").await?;
-    let prepare = diary.shell("echo prepare >> DIARY; exit 3")[2].clone();
+    let prepare = diary.filled("echo prepare >> DIARY; exit 3");
     let mut next = stage.script(
         "b",
         &options(&prepare),
-        "echo lead-b >> DIARY; exec sleep 1000",
+        &format!("echo lead-b >> DIARY; {FOR_EVER}"),
     )?;
     diary.says("prepare").await?;
     until(SOON, "the command has failed", async || {
@@ -57,7 +54,7 @@ async fn command_that_fails_leaves_its_node_in_its_place() -> Result {
     })
     .await?;
     let order = ["step-down", ELECTION, "--wait", "1s"];
-    let said = stage.runs(TTL, &order).await?.ended(5);
+    let said = stage.runs(TTL, &order).await?.with(5);
     assert!(said.contains("its successor is not warm"), "{said}");
     leader.stop().await?;
     diary.says("lead-b").await?;

@@ -9,6 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use eldest::{CancellationToken, Election, Lock, Session};
+use eldest_fixtures::http::json as json_body;
+use eldest_fixtures::program::Program;
 use eldest_fixtures::wait::until;
 use eldest_http::{Auth, Leading, Node};
 use eldest_testing::{MemoryEtcd, eventually};
@@ -19,8 +21,8 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use crate::caller::{Answer, send};
-use crate::stage::{Process, Result, SOON, Server, options};
-use crate::unix::{Local, shell, spawn};
+use crate::stage::{Result, SOON, Server, options};
+use crate::unix::Local;
 
 const JOBS: &str = "/v1/locks/team/jobs";
 const PROGRAM: &str = "/v1/program";
@@ -82,17 +84,6 @@ impl Stage {
     }
 }
 
-/// Reads one line of the program's output.
-fn line(program: &mut Process) -> Result<String> {
-    let output = program.0.stdout.as_mut().expect("a pipe");
-    let mut line = Vec::new();
-    let mut byte = [0];
-    while output.read(&mut byte)? == 1 && byte != *b"\n" {
-        line.extend(byte);
-    }
-    Ok(String::from_utf8(line)?)
-}
-
 fn is_running(number: u32, program: &str) -> bool {
     let name = std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
     name.trim_end() == program
@@ -101,8 +92,8 @@ fn is_running(number: u32, program: &str) -> bool {
 #[tokio::test]
 async fn lock_outlives_an_exec_of_its_process_but_not_its_kill() -> Result {
     let stage = Stage::new().await?;
-    let mut program = shell("read line; exec sleep 600")?;
-    let number = program.0.id();
+    let mut program = Program::shell("read line; exec sleep 600")?;
+    let number = program.id();
     let id = stage.acquire_for(number).await?;
     stage.is_held(&id).await?;
     program.0.stdin.take().expect("a pipe").write_all(b"\n")?;
@@ -111,7 +102,7 @@ async fn lock_outlives_an_exec_of_its_process_but_not_its_kill() -> Result {
     })
     .await?;
     stage.is_held(&id).await?;
-    program.0.kill()?;
+    program.kill()?;
     stage.is_free_soon().await?;
     let renewed = stage
         .server
@@ -125,8 +116,8 @@ async fn lock_outlives_an_exec_of_its_process_but_not_its_kill() -> Result {
 async fn waiting_caller_whose_process_dies_leaves_the_queue() -> Result {
     let stage = Stage::new().await?;
     let guard = stage.lock.acquire().await?;
-    let mut program = shell("exec sleep 600")?;
-    let body = json!({ "owner": "x", "wait_ms": LONG, "holder_pid": program.0.id() }).to_string();
+    let mut program = Program::sleeping()?;
+    let body = json!({ "owner": "x", "wait_ms": LONG, "holder_pid": program.id() }).to_string();
     let asked = stage.server.ask("POST", JOBS, &body);
     let killed = async {
         eventually(SOON, "it waits", async || {
@@ -134,7 +125,7 @@ async fn waiting_caller_whose_process_dies_leaves_the_queue() -> Result {
             (roster.members().len() == 2).then_some(())
         })
         .await?;
-        Ok(program.0.kill()?)
+        Ok(program.kill()?)
     };
     let (answer, killed) = tokio::join!(asked, killed);
     killed.map_err(|error: eldest::BoxError| error)?;
@@ -154,11 +145,10 @@ fn peer() -> Result {
     };
     let mut stream = UnixStream::connect(path)?;
     let body = json!({ "owner": "x", "ttl_ms": LONG, "holder": "peer" }).to_string();
-    let length = body.len();
-    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    let rest = json_body(&body);
     write!(
         stream,
-        "POST {JOBS} HTTP/1.1\r\nConnection: close\r\n{head}\r\n{body}"
+        "POST {JOBS} HTTP/1.1\r\nConnection: close\r\n{rest}"
     )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -175,7 +165,7 @@ async fn lock_bound_to_its_caller_outlives_the_connection_but_not_the_process() 
     let stage = Stage::new().await?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--exact", "--nocapture", "bound::peer"]);
-    let mut caller = Process(spawn(command.env(CHILD, stage.server.path()))?);
+    let mut caller = Program::start(command.env(CHILD, stage.server.path()))?;
     let output = BufReader::new(caller.0.stdout.take().expect("a pipe"));
     let mut lines = output.lines().map_while(std::result::Result::ok);
     let answer = lines.find_map(|line| Some(line.split_once("answer ")?.1.to_owned()));
@@ -183,7 +173,7 @@ async fn lock_bound_to_its_caller_outlives_the_connection_but_not_the_process() 
     stage
         .is_held(answer["lock"].as_str().ok_or("no id")?)
         .await?;
-    caller.0.kill()?;
+    caller.kill()?;
     stage.is_free_soon().await?;
     Ok(())
 }
@@ -191,9 +181,9 @@ async fn lock_bound_to_its_caller_outlives_the_connection_but_not_the_process() 
 #[tokio::test]
 async fn processes_to_which_nothing_can_be_bound_are_refused_with_the_reason() -> Result {
     let stage = Stage::new().await?;
-    let mut ended = shell("exit 0")?;
+    let mut ended = Program::shell("exit 0")?;
     ended.0.wait()?;
-    let ended = ended.0.id();
+    let ended = ended.id();
     let mut cases = vec![
         (json!({ "holder": "peer" }), "this node itself".to_owned()),
         (
@@ -212,9 +202,9 @@ async fn processes_to_which_nothing_can_be_bound_are_refused_with_the_reason() -
     ];
     // Only root can start a process of another user.
     let mut stranger = Command::new("sleep");
-    let stranger = spawn(stranger.arg("600").uid(65_534)).ok().map(Process);
+    let stranger = Program::start(stranger.arg("600").uid(65_534)).ok();
     if let Some(stranger) = &stranger {
-        let number = stranger.0.id();
+        let number = stranger.id();
         let reason = format!("process {number} belongs to user 65534");
         cases.push((json!({ "holder_pid": number }), reason));
     }
@@ -243,11 +233,8 @@ async fn processes_to_which_nothing_can_be_bound_are_refused_with_the_reason() -
 async fn acquire_with(stage: &Stage, file: &impl AsFd) -> Result<Answer> {
     let stream = UnixStream::connect(stage.server.path())?;
     let body = json!({ "owner": "x", "ttl_ms": LONG, "holder": "pidfd" }).to_string();
-    let head = format!(
-        "Content-Type: application/json\r\nContent-Length: {}\r\n",
-        body.len()
-    );
-    let request = format!("POST {JOBS} HTTP/1.1\r\nConnection: close\r\n{head}\r\n{body}");
+    let rest = json_body(&body);
+    let request = format!("POST {JOBS} HTTP/1.1\r\nConnection: close\r\n{rest}");
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -264,17 +251,17 @@ async fn acquire_with(stage: &Stage, file: &impl AsFd) -> Result<Answer> {
 #[tokio::test]
 async fn lock_is_bound_to_the_process_of_a_sent_descriptor() -> Result {
     let stage = Stage::new().await?;
-    let mut program = shell("exec sleep 600")?;
+    let mut program = Program::sleeping()?;
     let open = |number: u32| {
         let number = Pid::from_raw(number.cast_signed()).expect("a number");
         pidfd_open(number, PidfdFlags::empty())
     };
-    let answer = acquire_with(&stage, &open(program.0.id())?).await?;
+    let answer = acquire_with(&stage, &open(program.id())?).await?;
     assert_eq!(answer.status, 201, "{answer:?}");
     stage
         .is_held(answer.json()["lock"].as_str().ok_or("an id")?)
         .await?;
-    program.0.kill()?;
+    program.kill()?;
     stage.is_free_soon().await?;
 
     let answer = acquire_with(&stage, &std::fs::File::open("/dev/null")?).await?;
@@ -387,10 +374,10 @@ impl Beside {
         Ok(own["may_act_for_ms"].as_u64())
     }
 
-    async fn bind(&self, program: &Process) -> Result {
-        let body = json!({ "holder_pid": program.0.id() }).to_string();
+    async fn bind(&self, program: &Program) -> Result {
+        let body = json!({ "holder_pid": program.id() }).to_string();
         let answer = self.server.ask("POST", PROGRAM, &body).await?;
-        let expected = json!({ "pid": program.0.id(), "elections": ["team/e"] });
+        let expected = json!({ "pid": program.id(), "elections": ["team/e"] });
         assert_eq!((answer.status, answer.json()), (200, expected));
         Ok(())
     }
@@ -407,13 +394,13 @@ async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result 
     let other = etcd.session(options("b")).await?;
     let rival = other.election("team/e")?;
     let mut candidate = rival.campaign().await?;
-    let mut program = shell("exec sleep 600")?;
+    let mut program = Program::sleeping()?;
     beside.bind(&program).await?;
-    let asked = format!("/leader?holder_pid={}", program.0.id());
+    let asked = format!("/leader?holder_pid={}", program.id());
     assert_eq!(beside.promised(&asked).await?, Some(millis(GRACE)));
 
     let killed = Instant::now();
-    program.0.kill()?;
+    program.kill()?;
     let led = timeout(SOON, candidate.elected()).await??;
     assert!(killed.elapsed() < GRACE, "no promise is kept for the dead");
     eventually(SOON, "the node has left", async || {
@@ -428,7 +415,7 @@ async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result 
     );
 
     // A second one waits in the queue as a follower, and leaves it when it dies.
-    let mut second = shell("exec sleep 600")?;
+    let mut second = Program::sleeping()?;
     beside.bind(&second).await?;
     let await_candidates = async |wanted: usize| {
         eventually(SOON, format!("{wanted} candidates"), async || {
@@ -437,10 +424,10 @@ async fn node_leaves_when_its_program_dies_and_rejoins_for_the_next() -> Result 
         .await
     };
     await_candidates(2).await?;
-    second.0.kill()?;
+    second.kill()?;
     await_candidates(1).await?;
 
-    let third = shell("exec sleep 600")?;
+    let third = Program::sleeping()?;
     beside.bind(&third).await?;
     await_candidates(2).await?;
     drop(led);
@@ -464,9 +451,9 @@ async fn short_lived_program_does_not_shorten_a_promise_to_another_caller() -> R
             answer.body.contains(r#""may_act_for_ms":3000"#),
             "{answer:?}"
         );
-        let mut program = shell("exec sleep 600")?;
+        let mut program = Program::sleeping()?;
         beside.bind(&program).await?;
-        program.0.kill()?;
+        program.kill()?;
         let led = timeout(SOON, candidate.elected()).await??;
         let after = asked.elapsed();
         assert!(
@@ -492,10 +479,10 @@ async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
         "curl -sS --unix-socket {} http://localhost/leader",
         socket.display()
     );
-    let mut bound = shell(&format!("read line; exec {curl}"))?;
-    let stranger = shell("exec sleep 600")?;
+    let mut bound = Program::shell(&format!("read line; exec {curl}"))?;
+    let stranger = Program::sleeping()?;
     beside.bind(&bound).await?;
-    let for_process = |process: &Process| format!("/leader?holder_pid={}", process.0.id());
+    let for_process = |process: &Program| format!("/leader?holder_pid={}", process.id());
     for path in [
         "/leader",
         "/primary",
@@ -512,7 +499,9 @@ async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
     assert_eq!(allowed, Some(millis(GRACE)));
     // The program sends the request itself; an exec does not make it another process.
     bound.0.stdin.take().expect("a pipe").write_all(b"\n")?;
-    let answer: Value = serde_json::from_str(&line(&mut bound)?)?;
+    let mut line = String::new();
+    BufReader::new(bound.0.stdout.take().expect("a pipe")).read_line(&mut line)?;
+    let answer: Value = serde_json::from_str(&line)?;
     assert_eq!(answer["may_act_for_ms"], millis(GRACE), "{answer}");
     for (query, code) in [
         ("x", "bad_holder"),
@@ -530,7 +519,7 @@ async fn only_bound_programs_are_promised_time_once_there_is_one() -> Result {
 async fn node_of_several_programs_leads_until_the_last_has_ended() -> Result {
     let etcd = MemoryEtcd::start();
     let beside = Beside::start(&etcd, GRACE).await?;
-    let (mut first, mut second) = (shell("exec sleep 600")?, shell("exec sleep 600")?);
+    let (mut first, mut second) = (Program::sleeping()?, Program::sleeping()?);
     beside.bind(&first).await?;
     let term = eventually(SOON, "it leads", async || {
         let answer = beside.server.ask("GET", "/leader", "").await.ok()?;
@@ -540,17 +529,17 @@ async fn node_of_several_programs_leads_until_the_last_has_ended() -> Result {
     // Binding twice has no further effect.
     beside.bind(&first).await?;
     beside.bind(&second).await?;
-    first.0.kill()?;
+    first.kill()?;
     first.0.wait()?;
     // The node knows that the first program has ended, so its number can no longer be bound.
-    let body = json!({ "holder_pid": first.0.id() }).to_string();
+    let body = json!({ "holder_pid": first.id() }).to_string();
     assert_eq!(
         beside.server.ask("POST", PROGRAM, &body).await?.problem(),
         "bad_holder"
     );
     let led = beside.server.ask("GET", "/leader", "").await?;
     assert_eq!((led.status, &led.json()["fencing_token"]), (200, &term));
-    second.0.kill()?;
+    second.kill()?;
     eventually(SOON, "it has left", async || {
         (beside.candidates().await.ok()? == 0).then_some(())
     })
@@ -589,8 +578,8 @@ async fn elections_are_bound_only_to_programs_that_the_node_can_see() -> Result 
         "not_on_behalf"
     );
     let (node, _leading) = Node::new().lead_on_behalf(&election, CancellationToken::new());
-    let program = shell("exec sleep 600")?;
-    let number = program.0.id();
+    let program = Program::sleeping()?;
+    let number = program.id();
     let only = std::sync::Arc::new(eldest::internal::process::Process::open(number)?);
     let server = Local::start(node.only_for(&only), Auth::at_unix_socket())?;
     let answer = server.ask("POST", PROGRAM, peer).await?;

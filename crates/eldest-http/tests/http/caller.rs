@@ -1,8 +1,9 @@
-//! Sends hand-written HTTP requests, including malformed ones that no client library would send, and parses the
-//! answers.
+//! Sends requests whose answers must match the description, and follows events.
 
 use std::net::SocketAddr;
 
+use eldest_fixtures::http::{self, EMPTY, json};
+pub(crate) use eldest_fixtures::http::{Answer, exactly, raw};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -11,93 +12,9 @@ use tokio::time::timeout;
 use crate::contract;
 use crate::stage::{Result, SOON};
 
-/// The answer that the server sent before it closed the connection.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    /// The request, for messages.
-    pub(crate) asked: String,
-    pub(crate) status: u16,
-    head: String,
-    pub(crate) body: String,
-}
-
-impl Answer {
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        let (head, body) = text
-            .split_once("\r\n\r\n")
-            .ok_or_else(|| format!("no head: {text:?}"))?;
-        let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
-        Ok(Self {
-            asked: String::new(),
-            status,
-            head: head.to_ascii_lowercase(),
-            body: body.to_owned(),
-        })
-    }
-
-    /// Returns a header, if present.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let mut lines = self
-            .head
-            .lines()
-            .skip(1)
-            .filter_map(|line| line.split_once(':'));
-        lines
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| value.trim())
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
-    }
-
-    /// Returns the stable code of a refusal, after checking the common parts of problem details.
-    pub(crate) fn problem(&self) -> String {
-        assert_eq!(
-            self.header("content-type"),
-            Some("application/problem+json"),
-            "{self:?}"
-        );
-        let body = self.json();
-        assert_eq!(body["status"], self.status, "{self:?}");
-        assert!(
-            body["title"].is_string() && body["detail"].is_string(),
-            "{self:?}"
-        );
-        body["code"].as_str().expect("a code").to_owned()
-    }
-
-    /// Asserts that the request was refused with that status and code.
-    #[track_caller]
-    pub(crate) fn refused(&self, status: u16, code: &str) {
-        assert_eq!(
-            (self.status, &*self.problem()),
-            (status, code),
-            "{}: {self:?}",
-            self.asked
-        );
-    }
-}
-
-/// Sends those bytes and reads to the end. If a reset cuts the answer off, the received part is returned.
-pub(crate) async fn raw(at: SocketAddr, bytes: impl AsRef<[u8]>) -> Result<String> {
-    let mut text = Vec::new();
-    let exchange = async {
-        let mut stream = TcpStream::connect(at).await?;
-        let _ = stream.write_all(bytes.as_ref()).await;
-        let _ = stream.read_to_end(&mut text).await;
-        Ok::<_, std::io::Error>(())
-    };
-    timeout(SOON, exchange).await.map_err(|_| "no end")??;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// Sends a request of HTTP/1.1 that begins with these headers after `Host` and `Connection`, and checks the answer
-/// against the description.
+/// Sends a request whose headers continue with this text, and checks the answer against the description.
 pub(crate) async fn ask(at: SocketAddr, method: &str, path: &str, rest: &str) -> Result<Answer> {
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{rest}\r\n");
-    let answer = exactly(at, &request).await?;
+    let answer = http::ask(at, method, path, rest).await?;
     contract::check(method, path, &answer);
     Ok(answer)
 }
@@ -107,23 +24,12 @@ pub(crate) async fn get(at: SocketAddr, path: &str) -> Result<Answer> {
 }
 
 pub(crate) async fn post(at: SocketAddr, path: &str) -> Result<Answer> {
-    ask(at, "POST", path, "Content-Length: 0\r\n").await
+    ask(at, "POST", path, EMPTY).await
 }
 
 /// Sends a JSON body.
 pub(crate) async fn send(at: SocketAddr, method: &str, path: &str, body: &str) -> Result<Answer> {
-    let head = format!(
-        "Content-Type: application/json\r\nContent-Length: {}\r\n",
-        body.len()
-    );
-    ask(at, method, path, &format!("{head}\r\n{body}")).await
-}
-
-/// Sends exactly these bytes and expects an answer.
-pub(crate) async fn exactly(at: SocketAddr, request: &str) -> Result<Answer> {
-    let asked = request.to_owned();
-    let answer = Answer::parse(&raw(at, request).await?)?;
-    Ok(Answer { asked, ..answer })
+    ask(at, method, path, &json(body)).await
 }
 
 /// A stream of server-sent events.

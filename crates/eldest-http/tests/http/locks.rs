@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use eldest::{Lock, LockGuard, Session};
+use eldest_fixtures::hang::idle;
 use eldest_http::{Limits, Node};
 use eldest_testing::{MemoryEtcd, eventually};
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use tokio::time::timeout;
 use crate::caller::{self, Answer, ask, get};
 use crate::contract;
 use crate::stage::{Result, SOON, Server, options};
-use eldest_fixtures::hang::idle;
 
 const JOBS: &str = "/v1/locks/team%2Fjobs";
 const TTL: Duration = Duration::from_secs(1);
@@ -411,27 +411,35 @@ async fn callers_share_a_lock_and_one_that_does_not_waits_for_them() -> Result {
     Ok(())
 }
 
-/// Bodies of requests for a lock, and a part of their refusals.
-const BAD: &str = r#"
-    { => EOF while parsing
-    [] => invalid length 0
-    {} => missing field `owner`
-    {"owner":1} => integer `1`, expected a string
-    {"owner":""} => must have 1 to 256 characters
-    {"owner":"a\u0007"} => and no control characters
-    {"owner":"x","wait_ms":-1} => integer `-1`, expected u64
-    {"owner":"x","ttl_ms":999} => `ttl_ms` is 999; it must be from 1000 to 300000
-    {"owner":"x","ttl_ms":"10s"} => string \"10s\", expected u64
-    {"owner":"x","hold":"forever"} => unknown variant `forever`, expected `renewals` or `connection`
-    {"owner":"x","tll_ms":5000} => unknown field `tll_ms`
-"#;
-
 #[tokio::test]
 async fn bad_requests_for_locks_are_answered_with_what_is_wrong() -> Result {
     let stage = Stage::new().await?;
     let at = stage.at();
-    for case in BAD.trim().lines() {
-        let (body, part) = case.trim().split_once(" => ").ok_or(case)?;
+    for (body, part) in [
+        ("{", "EOF while parsing"),
+        ("[]", "invalid length 0"),
+        ("{}", "missing field `owner`"),
+        (r#"{"owner":1}"#, "integer `1`, expected a string"),
+        (r#"{"owner":""}"#, "must have 1 to 256 characters"),
+        (r#"{"owner":"a\u0007"}"#, "and no control characters"),
+        (
+            r#"{"owner":"x","wait_ms":-1}"#,
+            "integer `-1`, expected u64",
+        ),
+        (
+            r#"{"owner":"x","ttl_ms":999}"#,
+            "`ttl_ms` is 999; it must be from 1000 to 300000",
+        ),
+        (
+            r#"{"owner":"x","ttl_ms":"10s"}"#,
+            r#"string \"10s\", expected u64"#,
+        ),
+        (
+            r#"{"owner":"x","hold":"forever"}"#,
+            "expected `renewals` or `connection`",
+        ),
+        (r#"{"owner":"x","tll_ms":5000}"#, "unknown field `tll_ms`"),
+    ] {
         let answer = send(at, JOBS, body).await?;
         answer.refused(400, "bad_body");
         assert!(answer.body.contains(part), "{answer:?}");

@@ -230,7 +230,8 @@ async fn shutdown_ends_promises_and_frees_partitions_a_grace_period_later() -> R
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next() -> Result {
-    use crate::unix::{Local, shell};
+    use crate::unix::Local;
+    use eldest_fixtures::program::Program;
     use serde_json::json;
 
     const PROMISED: Duration = Duration::from_secs(10);
@@ -263,19 +264,19 @@ async fn partitions_are_freed_with_the_bound_program_and_owned_for_the_next() ->
     };
     let (asked, may_act) = owns(COUNT as usize, "").await?;
     let may_act = Duration::from_millis(may_act.as_u64().expect("a time"));
-    let mut short_lived = shell("exec sleep 600")?;
-    bind(short_lived.0.id()).await?;
-    short_lived.0.kill()?;
+    let mut short_lived = Program::sleeping()?;
+    bind(short_lived.id()).await?;
+    short_lived.kill()?;
     owns(0, "").await?;
     assert!(asked.elapsed() >= may_act, "{:?}", asked.elapsed());
 
-    let mut program = shell("exec sleep 600")?;
-    bind(program.0.id()).await?;
-    owns(COUNT as usize, &format!("?holder_pid={}", program.0.id())).await?;
+    let mut program = Program::sleeping()?;
+    bind(program.id()).await?;
+    owns(COUNT as usize, &format!("?holder_pid={}", program.id())).await?;
     let answer = server.ask("GET", OWN, "").await?;
     assert!(owned(&answer.json()).is_empty(), "the caller is not bound");
     let killed = Instant::now();
-    program.0.kill()?;
+    program.kill()?;
     owns(0, "").await?;
     assert!(
         killed.elapsed() < may_act,

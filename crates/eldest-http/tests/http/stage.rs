@@ -1,7 +1,6 @@
 //! Starts the node that a test queries: its session, its candidacy on behalf of callers, and its HTTP server.
 
 use std::net::SocketAddr;
-use std::process::Child;
 use std::time::Duration;
 
 use axum::Router;
@@ -25,16 +24,6 @@ pub(crate) fn options(identity: &str) -> SessionOptions {
     SessionOptions::new(identity)
         .ttl(Duration::from_secs(60))
         .grace(GRACE)
-}
-
-/// A process that is killed with the test.
-pub(crate) struct Process(pub(crate) Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A server of one router.

@@ -1,9 +1,9 @@
 //! Serves nodes over a Unix socket, and sends requests to it from this process and from others.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
 use eldest::CancellationToken;
+use eldest_fixtures::http::json;
 use eldest_http::{Auth, Limits, Node, bind_unix, router, serve_unix};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::caller::Answer;
 use crate::contract;
-use crate::stage::{Process, Result, SOON};
+use crate::stage::{Result, SOON};
 
 /// A server at a Unix socket.
 pub(crate) struct Local {
@@ -38,11 +38,7 @@ impl Local {
 
     /// Sends a request of this process, and checks the answer against the description.
     pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer> {
-        let length = body.len();
-        let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
-        let answer = self
-            .exactly(method, path, &format!("{head}\r\n{body}"))
-            .await?;
+        let answer = self.exactly(method, path, &json(body)).await?;
         contract::check(method, path, &answer);
         Ok(answer)
     }
@@ -58,18 +54,6 @@ impl Local {
         answer.asked = request;
         Ok(answer)
     }
-}
-
-/// Starts a program of the shell, whose output and input are pipes.
-pub(crate) fn shell(program: &str) -> Result<Process> {
-    Ok(Process(spawn(Command::new("sh").args(["-c", program]))?))
-}
-
-pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
-    Ok(command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?)
 }
 
 #[tokio::test]

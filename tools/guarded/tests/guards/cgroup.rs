@@ -1,5 +1,6 @@
 //! Provides cgroups that are removed with their test.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,12 +32,14 @@ impl Cgroup {
         made
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
     pub(crate) fn write(&self, file: &str, value: &str) -> Result {
         Ok(fs::write(self.0.join(file), value)?)
+    }
+}
+
+impl fmt::Display for Cgroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
     }
 }
 

@@ -90,8 +90,7 @@ async fn a_grandchild_that_keeps_the_guards_socket_does_not_hide_the_death() -> 
 
 #[tokio::test]
 async fn a_session_that_was_closed_is_not_guarded_any_longer() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (mut leader, _) = stage.leader(&agent.guard()).await?;
     assert_eq!(agent.sessions().await?.len(), 1);
     leader.obey("close").await?;

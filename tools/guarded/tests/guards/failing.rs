@@ -141,8 +141,7 @@ async fn key_that_a_wrong_agent_names_is_not_written() -> Result {
 
 #[tokio::test]
 async fn stopped_agent_guards_again_when_it_continues() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (mut leader, lease) = leader(&stage, &agent.guard()).await?;
     agent.stop().await?;
     let why = leader.says("unguarded").await?;
@@ -199,10 +198,7 @@ async fn a_spawned_guard_that_is_killed_or_stopped_is_replaced() -> Result {
     for signal in [Signal::KILL, Signal::STOP] {
         let stage = Stage::new().await?;
         let (mut leader, lease) = leader(&stage, "spawned").await?;
-        let guards = spawned_guards(leader.id());
-        let [guard] = guards[..] else {
-            return Err(format!("its guards are {guards:?}").into());
-        };
+        let guard = leader.spawned_guard()?;
         kill_process(guard, signal)?;
         leader.says("unguarded").await?;
         guarded_again(&mut leader, lease).await?;
@@ -225,10 +221,7 @@ async fn leader_behind(proxy: &Proxy, variables: &[(&str, &str)]) -> Result<(Pro
     ];
     let mut leader = start(&words, variables, None)?;
     leader.leads().await?;
-    let guards = spawned_guards(leader.id());
-    let [guard] = guards[..] else {
-        return Err(format!("its guards are {guards:?}").into());
-    };
+    let guard = leader.spawned_guard()?;
     Ok((leader, guard))
 }
 
@@ -281,9 +274,7 @@ async fn a_spawned_guard_keeps_no_file_of_its_program_open() -> Result {
         Ok(open.any(|link| link == file))
     };
     assert!(has_it(leader.id())?, "the program has it");
-    let [guard] = spawned_guards(leader.id())[..] else {
-        return Err("no guard, or several".into());
-    };
+    let guard = leader.spawned_guard()?;
     assert!(!has_it(guard.as_raw_nonzero().get().cast_unsigned())?);
     leader.kill()?;
     stage.released(lease).await
@@ -294,10 +285,7 @@ async fn a_spawned_guard_outlives_the_signals_that_end_its_service() -> Result {
     let stage = Stage::new().await?;
     // The TTL is longer than any test, so the lease cannot have expired.
     let (mut leader, lease) = stage.leader("spawned").await?;
-    let guards = spawned_guards(leader.id());
-    let [guard] = guards[..] else {
-        return Err(format!("its guards are {guards:?}").into());
-    };
+    let guard = leader.spawned_guard()?;
     // A stopped leader cannot start another guard.
     leader.stop().await?;
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {

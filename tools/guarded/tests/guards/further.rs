@@ -1,54 +1,67 @@
 //! Tests sessions that name further lives and give promises: their leases are revoked only when all of them have ended.
 
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+
+use eldest_fixtures::program::Program;
 
 use crate::cgroup::Cgroup;
 use crate::process::Process;
 use crate::stage::{Result, Stage};
 
-/// A process that ends with its test.
-struct Sleeper(Child);
+/// Starts a program in a cgroup.
+fn within(cgroup: &Cgroup) -> Result<Program> {
+    let program = Program::sleeping()?;
+    cgroup.write("cgroup.procs", &program.id().to_string())?;
+    Ok(program)
+}
 
-impl Sleeper {
-    fn start() -> Result<Self> {
-        Ok(Self(Command::new("sleep").arg("600").spawn()?))
+/// An agent, a leader whose lease it guards, and a candidate behind the leader.
+struct Scene {
+    stage: Stage,
+    agent: Process,
+    leader: Process,
+    next: Process,
+}
+
+impl Scene {
+    async fn new() -> Result<Self> {
+        let (stage, agent) = Stage::with_agent().await?;
+        let (leader, _) = stage.leader(&agent.guard()).await?;
+        let next = stage.subject("none", "next", 1)?;
+        stage.candidates("work-0", 2).await?;
+        Ok(Self {
+            stage,
+            agent,
+            leader,
+            next,
+        })
     }
 
-    /// Starts a process in a cgroup.
-    fn within(cgroup: &Cgroup) -> Result<Self> {
-        let child = Command::new("sleep").arg("600").spawn()?;
-        cgroup.write("cgroup.procs", &child.id().to_string())?;
-        Ok(Self(child))
+    async fn add(&mut self, life: impl std::fmt::Display) -> Result {
+        add(&mut self.leader, life).await
     }
 
-    fn kill(&mut self) -> Result {
-        self.0.kill()?;
-        self.0.wait()?;
-        Ok(())
+    async fn add_process(&mut self, process: &Program) -> Result {
+        self.add(format!("process {}", process.id())).await
     }
 
-    fn lives(&mut self) -> Result<bool> {
-        Ok(self.0.try_wait()?.is_none())
+    /// Kills the leader, and asserts that its lease is kept when the agent has noticed the death.
+    async fn leader_dies(&mut self) -> Result {
+        self.leader.kill()?;
+        self.is_kept().await
+    }
+
+    async fn is_kept(&self) -> Result {
+        self.stage.another_dies(&self.agent.guard()).await?;
+        self.stage.candidates("work-0", 2).await
+    }
+
+    async fn next_leads(&mut self) -> Result {
+        self.next.says("leading work-0").await.map(drop)
     }
 }
 
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts a leader whose lease the agent guards, and a candidate behind it.
-async fn leading(stage: &Stage, agent: &Process) -> Result<(Process, Process)> {
-    let (leader, _) = stage.leader(&agent.guard()).await?;
-    let next = stage.subject("none", "next", 1)?;
-    stage.candidates("work-0", 2).await?;
-    Ok((leader, next))
-}
-
-async fn add(leader: &mut Process, life: &str) -> Result {
+async fn add(leader: &mut Process, life: impl std::fmt::Display) -> Result {
     leader.obey(&format!("also {life}")).await?;
     leader.says("added").await?;
     Ok(())
@@ -56,161 +69,129 @@ async fn add(leader: &mut Process, life: &str) -> Result {
 
 #[tokio::test]
 async fn lease_is_revoked_when_the_last_further_process_has_ended() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    let (mut one, mut program) = (Sleeper::start()?, Sleeper::start()?);
-    add(&mut leader, &format!("process {}", one.0.id())).await?;
-    add(&mut leader, &format!("program {}", program.0.id())).await?;
-    leader.kill()?;
-    stage.another_dies(&agent.guard()).await?;
+    let mut scene = Scene::new().await?;
+    let (mut one, mut program) = (Program::sleeping()?, Program::sleeping()?);
+    scene.add_process(&one).await?;
+    scene.add(format!("program {}", program.id())).await?;
+    scene.leader_dies().await?;
     one.kill()?;
-    stage.another_dies(&agent.guard()).await?;
-    stage.candidates("work-0", 2).await?;
+    scene.is_kept().await?;
     program.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
+    scene.next_leads().await
 }
 
 #[tokio::test]
 async fn a_cgroup_is_killed_when_every_process_beside_it_has_ended() -> Result {
-    let stage = Stage::new().await?;
     let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    let (mut keeper, mut program) = (Sleeper::start()?, Sleeper::within(&cgroup)?);
-    add(&mut leader, &format!("process {}", keeper.0.id())).await?;
-    add(&mut leader, &format!("program {}", program.0.id())).await?;
-    add(&mut leader, &format!("cgroup {}", cgroup.path().display())).await?;
-    leader.kill()?;
-    stage.another_dies(&agent.guard()).await?;
+    let mut scene = Scene::new().await?;
+    let (mut keeper, mut program) = (Program::sleeping()?, within(&cgroup)?);
+    scene.add_process(&keeper).await?;
+    scene.add(format!("program {}", program.id())).await?;
+    scene.add(format!("cgroup {cgroup}")).await?;
+    scene.leader_dies().await?;
     assert!(program.lives()?, "the keeper could have ended it");
     keeper.kill()?;
-    next.says("leading work-0").await?;
+    scene.next_leads().await?;
     assert!(!program.lives()?);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_cgroup_that_the_guard_may_not_kill_is_awaited() -> Result {
-    let stage = Stage::new().await?;
     let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    let mut program = Sleeper::within(&cgroup)?;
-    add(&mut leader, &format!("watch {}", cgroup.path().display())).await?;
-    leader.kill()?;
-    stage.another_dies(&agent.guard()).await?;
+    let mut scene = Scene::new().await?;
+    let mut program = within(&cgroup)?;
+    scene.add(format!("watch {cgroup}")).await?;
+    scene.leader_dies().await?;
     assert!(program.lives()?);
-    stage.candidates("work-0", 2).await?;
     program.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
+    scene.next_leads().await
 }
 
 /// The guard reads the message after the life has ended.
 #[tokio::test]
 async fn life_that_ended_before_the_guard_reads_its_message_does_not_count() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    agent.stop().await?;
-    let mut one = Sleeper::start()?;
-    add(&mut leader, &format!("process {}", one.0.id())).await?;
+    let mut scene = Scene::new().await?;
+    scene.agent.stop().await?;
+    let mut one = Program::sleeping()?;
+    scene.add_process(&one).await?;
     if let Some(cgroup) = Cgroup::new() {
-        let mut program = Sleeper::within(&cgroup)?;
-        add(&mut leader, &format!("cgroup {}", cgroup.path().display())).await?;
+        let mut program = within(&cgroup)?;
+        scene.add(format!("cgroup {cgroup}")).await?;
         program.kill()?;
     }
     one.kill()?;
-    agent.resume()?;
-    leader.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
+    scene.agent.resume()?;
+    scene.leader.kill()?;
+    scene.next_leads().await
 }
 
 #[tokio::test]
 async fn a_cgroup_that_was_removed_is_empty() -> Result {
-    let stage = Stage::new().await?;
     let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    let mut program = Sleeper::within(&cgroup)?;
-    add(&mut leader, &format!("cgroup {}", cgroup.path().display())).await?;
+    let mut scene = Scene::new().await?;
+    let mut program = within(&cgroup)?;
+    scene.add(format!("cgroup {cgroup}")).await?;
     program.kill()?;
     drop(cgroup);
-    leader.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
+    scene.leader.kill()?;
+    scene.next_leads().await
 }
 
 #[tokio::test]
 async fn an_agent_that_comes_later_knows_the_lives_before_the_lease() -> Result {
-    let stage = Stage::new().await?;
-    let mut agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    let (mut one, mut other) = (Sleeper::start()?, Sleeper::start()?);
-    add(&mut leader, &format!("process {}", one.0.id())).await?;
-    agent.kill()?;
-    leader.says("unguarded").await?;
-    add(&mut leader, &format!("process {}", other.0.id())).await?;
-    let agent = stage.agent().await?;
-    leader.says("guarded").await?;
-    leader.kill()?;
-    stage.another_dies(&agent.guard()).await?;
+    let mut scene = Scene::new().await?;
+    let (mut one, mut other) = (Program::sleeping()?, Program::sleeping()?);
+    scene.add_process(&one).await?;
+    scene.agent.kill()?;
+    scene.leader.says("unguarded").await?;
+    scene.add_process(&other).await?;
+    scene.agent = scene.stage.agent().await?;
+    scene.leader.says("guarded").await?;
+    scene.leader_dies().await?;
     one.kill()?;
-    stage.another_dies(&agent.guard()).await?;
-    stage.candidates("work-0", 2).await?;
+    scene.is_kept().await?;
     other.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
+    scene.next_leads().await
 }
 
 #[tokio::test]
 async fn a_session_with_a_life_that_the_guard_refuses_is_not_guarded() -> Result {
-    let stage = Stage::new().await?;
     let Some(cgroup) = Cgroup::new() else {
         return Ok(());
     };
-    let agent = stage.agent().await?;
-    let (mut leader, _next) = leading(&stage, &agent).await?;
-    let _program = Sleeper::within(&cgroup)?;
+    let mut scene = Scene::new().await?;
+    let _program = within(&cgroup)?;
     // Another task than the one that adds the life reports the guard's answer, perhaps before "added".
-    let life = format!("also other-kill {}", cgroup.path().display());
-    leader.obey(&life).await?;
-    let reason = leader.says("unguarded").await?;
+    let life = format!("also other-kill {cgroup}");
+    scene.leader.obey(&life).await?;
+    let reason = scene.leader.says("unguarded").await?;
     assert!(
         reason.contains("cgroup.max.depth, not cgroup.kill"),
         "{reason}"
     );
-    leader.kill()?;
-    stage.another_dies(&agent.guard()).await?;
-    stage.candidates("work-0", 2).await
+    scene.leader_dies().await
 }
 
 /// A guard that was only slow keeps its registration of the broken connection.
 #[tokio::test]
 async fn a_life_that_begins_while_the_agent_is_stopped_counts() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    agent.stop().await?;
-    leader.says("unguarded").await?;
-    let mut one = Sleeper::start()?;
-    add(&mut leader, &format!("process {}", one.0.id())).await?;
-    leader.kill()?;
-    agent.resume()?;
-    stage.another_dies(&agent.guard()).await?;
-    stage.candidates("work-0", 2).await?;
+    let mut scene = Scene::new().await?;
+    scene.agent.stop().await?;
+    scene.leader.says("unguarded").await?;
+    let mut one = Program::sleeping()?;
+    scene.add_process(&one).await?;
+    scene.leader.kill()?;
+    scene.agent.resume()?;
+    scene.is_kept().await?;
     one.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
+    scene.next_leads().await
 }
 
 /// How long a test's promise lasts: longer than all steps until its guard could delete the keys.
@@ -236,17 +217,16 @@ async fn keeps(begun: Instant, next: &mut Process) -> Result {
 
 #[tokio::test]
 async fn lease_is_revoked_when_the_last_promise_of_a_dead_process_ends() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    add(&mut leader, "promise 1").await?;
-    let begun = promise(&mut leader).await?;
-    add(&mut leader, "promise 1").await?;
-    leader.kill()?;
-    keeps(begun, &mut next).await?;
-    let line = stage.agent_logs("until its promises have ended").await?;
+    let mut scene = Scene::new().await?;
+    scene.add("promise 1").await?;
+    let begun = promise(&mut scene.leader).await?;
+    scene.add("promise 1").await?;
+    scene.leader.kill()?;
+    keeps(begun, &mut scene.next).await?;
+    let line = scene.stage.agent_logs("until its promises have ended");
+    let line = line.await?;
     assert!(line.contains("left"), "{line}");
-    agent.guards(0).await
+    scene.agent.guards(0).await
 }
 
 #[tokio::test]
@@ -263,38 +243,30 @@ async fn a_spawned_guard_keeps_the_promises_of_its_process() -> Result {
 /// The guard reads the message when the process is dead.
 #[tokio::test]
 async fn a_first_promise_that_is_given_while_the_agent_is_stopped_counts() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    agent.stop().await?;
-    let begun = promise(&mut leader).await?;
-    leader.kill()?;
-    agent.resume()?;
-    keeps(begun, &mut next).await
+    let mut scene = Scene::new().await?;
+    scene.agent.stop().await?;
+    let begun = promise(&mut scene.leader).await?;
+    scene.leader.kill()?;
+    scene.agent.resume()?;
+    keeps(begun, &mut scene.next).await
 }
 
 /// The limit is 64 lives.
 #[tokio::test]
 async fn process_with_many_promises_counts_once() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, mut next) = leading(&stage, &agent).await?;
-    let mut one = Sleeper::start()?;
+    let mut scene = Scene::new().await?;
+    let mut one = Program::sleeping()?;
     for _ in 0..70 {
-        add(&mut leader, &format!("bound {}", one.0.id())).await?;
+        scene.add(format!("bound {}", one.id())).await?;
     }
-    leader.kill()?;
-    stage.another_dies(&agent.guard()).await?;
-    stage.candidates("work-0", 2).await?;
+    scene.leader_dies().await?;
     one.kill()?;
-    next.says("leading work-0").await?;
-    Ok(())
+    scene.next_leads().await
 }
 
 #[tokio::test]
 async fn a_session_whose_timer_is_none_is_not_guarded() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (mut peer, lease) = stage.guarded_peer("peer").await?;
     let answer = peer.ask("null", &serde_json::json!({"timer": {}})).await?;
     let reason = answer["refused"]["reason"].as_str().unwrap_or_default();

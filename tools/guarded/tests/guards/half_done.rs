@@ -33,8 +33,7 @@ async fn advance(stage: &Stage, peer: &mut Process, lease: i64, last: Step) -> R
 
 #[tokio::test]
 async fn a_process_that_dies_at_any_step_of_its_registration_leaves_nothing() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     for step in [
         Step::Connected,
         Step::Introduced,
@@ -68,8 +67,7 @@ async fn a_process_that_dies_at_any_step_of_its_registration_leaves_nothing() ->
 
 #[tokio::test]
 async fn a_session_that_dies_before_the_agent_reads_its_hello_leaves_nothing() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     agent.stop().await?;
     let optional = format!("optional={}", stage.socket().display());
     let mut leader = stage.subject(&optional, "leader", 1)?;
@@ -83,8 +81,7 @@ async fn a_session_that_dies_before_the_agent_reads_its_hello_leaves_nothing() -
 
 #[tokio::test]
 async fn farewell_sent_before_the_death_counts() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let lease = stage.lease("peer").await?;
     let mut peer = stage.peer()?;
     advance(&stage, &mut peer, lease, Step::Put).await?;

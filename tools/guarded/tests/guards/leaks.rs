@@ -40,8 +40,7 @@ async fn come_and_go(stage: &Stage, agent: &Process, sessions: usize, by: &str) 
 
 #[tokio::test]
 async fn a_thousand_sessions_leave_nothing_in_the_agent() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     come_and_go(&stage, &agent, 1, "kill").await?;
     let before = held(&agent)?;
     for _ in 0..10 {
@@ -53,8 +52,7 @@ async fn a_thousand_sessions_leave_nothing_in_the_agent() -> Result {
 
 #[tokio::test]
 async fn a_hundred_agents_leave_nothing_in_a_session() -> Result {
-    let stage = Stage::new().await?;
-    let mut agent = stage.agent().await?;
+    let (stage, mut agent) = Stage::with_agent().await?;
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;
     let before = held(&leader)?;
     for _ in 0..100 {

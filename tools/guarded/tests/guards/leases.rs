@@ -30,8 +30,7 @@ async fn a_lease_that_was_lost_is_followed_by_one_that_is_guarded() -> Result {
 
 #[tokio::test]
 async fn last_two_leases_of_a_session_are_revoked_with_its_process() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let mut peer = stage.peer()?;
     peer.hello().await?;
     let mut leases = Vec::new();
@@ -48,8 +47,7 @@ async fn last_two_leases_of_a_session_are_revoked_with_its_process() -> Result {
 
 #[tokio::test]
 async fn lease_gone_before_the_death_does_not_count_as_released() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (mut peer, lease) = stage.guarded_peer("peer").await?;
     stage.client.clone().lease_revoke(lease).await?;
     peer.kill()?;
@@ -66,8 +64,7 @@ async fn lease_gone_before_the_death_does_not_count_as_released() -> Result {
 #[tokio::test]
 async fn session_that_requires_a_guard_refuses_campaigns_outside_its_namespace() -> Result {
     const PREFIX: &str = "elsewhere/work";
-    let stage = Stage::new().await?;
-    let _agent = stage.agent().await?;
+    let (stage, _agent) = Stage::with_agent().await?;
     let connect = async |guard| {
         let options = SessionOptions::new("node").guard(guard);
         Session::connect([stage.etcd.endpoint()], options).await
@@ -84,8 +81,7 @@ async fn session_that_requires_a_guard_refuses_campaigns_outside_its_namespace()
 
 #[tokio::test]
 async fn a_session_without_a_namespace_is_refused() -> Result {
-    let stage = Stage::new().await?;
-    let _agent = stage.agent().await?;
+    let (stage, _agent) = Stage::with_agent().await?;
     let options = SessionOptions::new("node").namespace("");
     let options = options
         .guard(Guard::agent_at(stage.socket()))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::process::{Process, spawned_guards};
+use crate::process::Process;
 use crate::stage::{Result, Stage, has, until};
 
 /// A C program that does to its own process what safe Rust cannot; `argv[1]` names the trick.
@@ -66,20 +66,6 @@ async fn lives_until_killed(
     agent.guards(0).await
 }
 
-/// Lets a leader become another program in that way.
-async fn becomes_another_program(order: &str, keeps_its_socket: bool) -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
-    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
-    leader.obey(&format!("{order} sleep 600")).await?;
-    if keeps_its_socket {
-        becomes(&leader, "sleep").await?;
-    } else {
-        agent.lists_a_disconnected_session().await?;
-    }
-    lives_until_killed(&stage, &agent, &mut leader, lease).await
-}
-
 /// Waits until the process has that name.
 async fn becomes(process: &Process, name: &str) -> Result {
     let path = format!("/proc/{}/comm", process.id());
@@ -91,25 +77,25 @@ async fn becomes(process: &Process, name: &str) -> Result {
 
 #[tokio::test]
 async fn a_process_that_becomes_another_program_keeps_its_lease() -> Result {
-    becomes_another_program("exec", false).await
-}
-
-#[tokio::test]
-async fn process_that_execs_from_a_second_thread_keeps_its_lease() -> Result {
-    becomes_another_program("exec-by-thread", false).await
-}
-
-#[tokio::test]
-async fn a_process_whose_next_program_keeps_the_socket_keeps_its_lease() -> Result {
-    becomes_another_program("keep-and-exec", true).await
+    // By a second thread, and with a next program that keeps the socket.
+    for order in ["exec", "exec-by-thread", "keep-and-exec"] {
+        let (stage, agent) = Stage::with_agent().await?;
+        let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+        leader.obey(&format!("{order} sleep 600")).await?;
+        becomes(&leader, "sleep").await?;
+        if order != "keep-and-exec" {
+            agent.lists_a_disconnected_session().await?;
+        }
+        lives_until_killed(&stage, &agent, &mut leader, lease).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
 async fn a_process_whose_spawned_guard_sees_its_socket_close_keeps_its_lease() -> Result {
     let stage = Stage::new().await?;
     let (mut leader, lease) = stage.leader("spawned").await?;
-    let guards = spawned_guards(leader.id());
-    let guard = guards.first().ok_or("no spawned guard")?;
+    let guard = leader.spawned_guard()?;
     let files = format!("/proc/{}/fd", guard.as_raw_nonzero());
     let before = std::fs::read_dir(&files)?.count();
     leader.obey("exec sleep 600").await?;
@@ -127,37 +113,33 @@ async fn a_process_whose_spawned_guard_sees_its_socket_close_keeps_its_lease() -
 }
 
 #[tokio::test]
-async fn a_process_whose_main_thread_has_ended_keeps_its_lease() -> Result {
-    let stage = Stage::new().await?;
-    let Some(tricks) = tricks(&stage)? else {
-        return Ok(());
-    };
-    let agent = stage.agent().await?;
-    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
-    let order = format!("keep-and-exec {} main-thread-ends", tricks.display());
-    leader.obey(&order).await?;
-    leader.is_in_state("Z").await?;
-    lives_until_killed(&stage, &agent, &mut leader, lease).await
-}
-
-#[tokio::test]
-async fn a_process_in_uninterruptible_sleep_keeps_its_lease() -> Result {
-    let stage = Stage::new().await?;
-    let Some(tricks) = tricks(&stage)? else {
-        return Ok(());
-    };
-    let agent = stage.agent().await?;
-    let (mut leader, lease) = stage.leader(&agent.guard()).await?;
-    let order = format!("exec {} sleeps-uninterruptibly", tricks.display());
-    leader.obey(&order).await?;
-    leader.is_in_state("D").await?;
-    let child = children(leader.id())?;
-    agent.lists_a_disconnected_session().await?;
-    let lived = lives_until_killed(&stage, &agent, &mut leader, lease).await;
-    for pid in child {
-        Command::new("kill").args(["-9", &pid]).status()?;
+async fn a_process_that_no_program_should_resemble_keeps_its_lease() -> Result {
+    for (order, trick, state) in [
+        ("keep-and-exec", "main-thread-ends", Some("Z")),
+        ("exec", "sleeps-uninterruptibly", Some("D")),
+        ("keep-and-exec", "closes-everything", None),
+    ] {
+        let (stage, agent) = Stage::with_agent().await?;
+        let Some(tricks) = tricks(&stage)? else {
+            return Ok(());
+        };
+        let (mut leader, lease) = stage.leader(&agent.guard()).await?;
+        let order = format!("{order} {} {trick}", tricks.display());
+        leader.obey(&order).await?;
+        if let Some(state) = state {
+            leader.is_in_state(state).await?;
+        }
+        let children = children(leader.id())?;
+        if state != Some("Z") {
+            agent.lists_a_disconnected_session().await?;
+        }
+        let lived = lives_until_killed(&stage, &agent, &mut leader, lease).await;
+        for pid in children {
+            Command::new("kill").args(["-9", &pid]).status()?;
+        }
+        lived?;
     }
-    lived
+    Ok(())
 }
 
 /// Returns the numbers of the children of a process.
@@ -197,8 +179,7 @@ async fn a_stopped_process_keeps_its_lease() -> Result {
 
 #[tokio::test]
 async fn a_session_whose_connection_breaks_keeps_its_lease_and_registers_again() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;
     leader.obey("hang-up").await?;
     leader.says("unguarded").await?;

@@ -25,8 +25,7 @@ async fn is_refused(stage: &Stage, file: &str, message: &Value, why: &str) -> Re
 
 #[tokio::test]
 async fn a_first_message_that_introduces_no_process_is_refused() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let none = "the session sent no process descriptor";
     is_refused(&stage, "none", &hello(), none).await?;
     // The agent logs one refusal in a second.
@@ -37,27 +36,15 @@ async fn a_first_message_that_introduces_no_process_is_refused() -> Result {
     future["hello"]["version"] = json!(3);
     let version = "the session speaks version 3, the guard version 2";
     is_refused(&stage, "own", &future, version).await?;
-    is_refused(
-        &stage,
-        "own",
-        &json!({"ping": {}}),
-        "the first message must be",
-    )
-    .await?;
-    is_refused(
-        &stage,
-        "own",
-        &json!(["hello"]),
-        "the first message must be",
-    )
-    .await?;
+    for other in [json!({"ping": {}}), json!(["hello"])] {
+        is_refused(&stage, "own", &other, "the first message must be").await?;
+    }
     agent.guards(0).await
 }
 
 #[tokio::test]
 async fn a_descriptor_of_another_process_or_of_a_thread_is_refused() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let other = std::process::id().to_string();
     let why = format!("sent a descriptor of process {other}");
     is_refused(&stage, &other, &hello(), &why).await?;
@@ -74,6 +61,16 @@ async fn a_descriptor_of_another_process_or_of_a_thread_is_refused() -> Result {
     agent.guards(0).await
 }
 
+/// Asserts that the agent refuses the proof for a lease with those words.
+async fn refuses_proof(peer: &mut Process, lease: i64, why: &str) -> Result {
+    let refused = peer.prove(lease).await?.unwrap_or_default();
+    assert!(refused.contains(why), "{refused}");
+    Ok(())
+}
+
+const NOT_ASKED: &str = "no proof was asked for lease";
+const NOT_UNDER: &str = "does not stand under lease";
+
 /// Kills a peer whose proof was refused: its lease must stay.
 async fn is_not_guarded(stage: &Stage, agent: &Process, mut peer: Process, lease: i64) -> Result {
     peer.kill()?;
@@ -85,57 +82,40 @@ async fn is_not_guarded(stage: &Stage, agent: &Process, mut peer: Process, lease
 
 #[tokio::test]
 async fn a_lease_without_its_proof_is_not_guarded() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (victim, own) = (stage.lease("victim").await?, stage.lease("own").await?);
     let mut peer = stage.peer()?;
     peer.hello().await?;
-    let refused = peer.prove(victim).await?.unwrap_or_default();
-    assert!(
-        refused.contains("no proof was asked for lease"),
-        "{refused}"
-    );
-    let line = stage.agent_logs("no proof was asked for lease").await?;
+    refuses_proof(&mut peer, victim, NOT_ASKED).await?;
+    let line = stage.agent_logs(NOT_ASKED).await?;
     assert!(line.contains("the guard refused a session"), "{line}");
     peer.ask_to_guard(victim).await?;
-    let refused = peer.prove(victim).await?.unwrap_or_default();
-    assert!(refused.contains("does not stand under lease"), "{refused}");
+    refuses_proof(&mut peer, victim, NOT_UNDER).await?;
     let key = peer.ask_to_guard(victim).await?;
     stage.put(&key, own).await?;
-    let refused = peer.prove(victim).await?.unwrap_or_default();
-    assert!(refused.contains("does not stand under lease"), "{refused}");
+    refuses_proof(&mut peer, victim, NOT_UNDER).await?;
     is_not_guarded(&stage, &agent, peer, victim).await
 }
 
 #[tokio::test]
 async fn a_proof_for_another_lease_or_of_a_former_key_is_refused() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (victim, own) = (stage.lease("victim").await?, stage.lease("own").await?);
     let mut peer = stage.peer()?;
     peer.hello().await?;
     let key = peer.ask_to_guard(own).await?;
     stage.put(&key, own).await?;
-    let refused = peer.prove(victim).await?.unwrap_or_default();
-    assert!(
-        refused.contains("no proof was asked for lease"),
-        "{refused}"
-    );
+    refuses_proof(&mut peer, victim, NOT_ASKED).await?;
     // The last answer used up the key.
     assert!(peer.prove(own).await?.is_some());
     let former = peer.ask_to_guard(own).await?;
     stage.put(&former, own).await?;
     peer.ask_to_guard(own).await?;
-    let refused = peer.prove(own).await?.unwrap_or_default();
-    assert!(refused.contains("does not stand under lease"), "{refused}");
+    refuses_proof(&mut peer, own, NOT_UNDER).await?;
     let key = peer.ask_to_guard(own).await?;
     stage.put(&key, own).await?;
     assert_eq!(peer.prove(own).await?, None);
-    let replayed = peer.prove(own).await?.unwrap_or_default();
-    assert!(
-        replayed.contains("no proof was asked for lease"),
-        "{replayed}"
-    );
+    refuses_proof(&mut peer, own, NOT_ASKED).await?;
     peer.kill()?;
     stage.released(own).await?;
     assert!(stage.lives(victim).await?);
@@ -150,8 +130,7 @@ async fn guarded_session_with_an_unreadable_message_is_forgotten() -> Result {
         ("garbage 65537", "longer than allowed"),
         (r#"send none {"x": 1}"#, "does not know this message"),
     ] {
-        let stage = Stage::new().await?;
-        let agent = stage.agent().await?;
+        let (stage, agent) = Stage::with_agent().await?;
         let (mut leader, leads) = stage.leader(&agent.guard()).await?;
         let (mut peer, lease) = stage.guarded_peer("peer").await?;
         for odd in [json!({"status": {}}), hello()] {
@@ -177,8 +156,7 @@ async fn guarded_session_with_an_unreadable_message_is_forgotten() -> Result {
 
 #[tokio::test]
 async fn unreadable_first_message_does_not_disturb_other_sessions() -> Result {
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let (mut leader, lease) = stage.leader(&agent.guard()).await?;
     for nonsense in ["garbage 1", "garbage 65537"] {
         let mut peer = stage.peer()?;

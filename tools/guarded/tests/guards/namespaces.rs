@@ -50,8 +50,7 @@ async fn the_first_process_of_a_container_is_followed_by_an_agent_outside() -> R
     if !is_root() || !has("unshare") {
         return Ok(());
     }
-    let stage = Stage::new().await?;
-    let agent = stage.agent().await?;
+    let (stage, agent) = Stage::with_agent().await?;
     let mut leader = stage.subject_with(&agent.guard(), "leader", 1, UNSHARE, &[])?;
     let lease = leader.leads().await?;
     leader.obey("pid").await?;

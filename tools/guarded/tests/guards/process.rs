@@ -197,6 +197,14 @@ impl Process {
         Ok(Some(reason.to_owned()))
     }
 
+    /// Returns the one spawned guard of the process.
+    pub(crate) fn spawned_guard(&self) -> Result<Pid> {
+        match spawned_guards(self.id())[..] {
+            [guard] => Ok(guard),
+            ref guards => Err(format!("its guards are {guards:?}").into()),
+        }
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id().unwrap_or_default()
     }

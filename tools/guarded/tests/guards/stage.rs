@@ -48,6 +48,13 @@ impl Stage {
         })
     }
 
+    /// Starts an etcd, and an agent at the socket `agent.sock`.
+    pub(crate) async fn with_agent() -> Result<(Self, Process)> {
+        let stage = Self::new().await?;
+        let agent = stage.agent().await?;
+        Ok((stage, agent))
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -70,10 +77,8 @@ impl Stage {
         variables: &[(&str, &str)],
     ) -> Result<Process> {
         let (socket, log) = (self.socket(), self.path("agent.log"));
-        let words = [
-            before,
-            &[PROGRAM, "agent", endpoint, &socket.to_string_lossy()],
-        ];
+        let path = socket.to_string_lossy();
+        let words = [before, &[PROGRAM, "agent", endpoint, &path]];
         let mut agent = start(&words.concat(), variables, Some(&log))?;
         agent.socket = socket;
         agent.says("listening").await?;
@@ -118,10 +123,8 @@ impl Stage {
         variables: &[(&str, &str)],
     ) -> Result<Process> {
         let (endpoint, count) = (self.etcd.endpoint(), count.to_string());
-        let words = [
-            before,
-            &[PROGRAM, "subject", &endpoint, guard, identity, &count],
-        ];
+        let subject = [PROGRAM, "subject", &endpoint, guard, identity, &count];
+        let words = [before, &subject];
         start(&words.concat(), variables, None)
     }
 

@@ -48,16 +48,19 @@ async fn agent_of(stage: &Stage, name: &str) -> Result<Process> {
     stage.agent_through(&endpoint, &[], &variables).await
 }
 
+fn mallorys_hello() -> serde_json::Value {
+    serde_json::json!({"hello": {
+        "version": 2, "identity": "mallory", "namespace": "mallory/", "linger_ms": 0,
+    }})
+}
+
 #[tokio::test]
 async fn user_without_write_access_cannot_prove_a_lease() -> Result {
     let stage = stage_with_users().await?;
     let agent = agent_of(&stage, "root").await?;
     let victim = stage.lease("victim").await?;
     let mut peer = stage.peer()?;
-    let hello = serde_json::json!({"hello": {
-        "version": 2, "identity": "mallory", "namespace": "mallory/", "linger_ms": 0,
-    }});
-    peer.ask("own", &hello).await?;
+    peer.ask("own", &mallorys_hello()).await?;
     let key = peer.ask_to_guard(victim).await?;
     assert!(key.starts_with("mallory/~guard/"), "{key}");
     let under = PutOptions::new().with_lease(victim);
@@ -76,10 +79,7 @@ async fn user_without_write_access_cannot_prove_a_lease() -> Result {
 /// Registers a lease without keys as mallory, and returns the process.
 async fn mallory_proves(stage: &Stage, lease: i64) -> Result<Process> {
     let mut peer = stage.peer()?;
-    let hello = serde_json::json!({"hello": {
-        "version": 2, "identity": "mallory", "namespace": "mallory/", "linger_ms": 0,
-    }});
-    peer.ask("own", &hello).await?;
+    peer.ask("own", &mallorys_hello()).await?;
     let key = peer.ask_to_guard(lease).await?;
     let under = PutOptions::new().with_lease(lease);
     let mut mallory = user(&stage.etcd, "mallory").await?;
@@ -125,36 +125,28 @@ async fn a_proof_that_was_taken_back_before_the_death_counts_no_more() -> Result
     stage.keys("mallory/", 1).await
 }
 
-/// Tests an agent whose user lacks a permission: a session that requires the agent does not campaign, and one that does
-/// not continues.
-async fn says_what_it_may_not(name: &str, why: &str) -> Result {
-    let stage = stage_with_users().await?;
-    let agent = agent_of(&stage, name).await?;
-    let variables = [("ETCD_USER", "leader"), ("CONNECT_TIMEOUT_MS", "5000")];
-    let guard = agent.guard();
-    let mut required = stage.subject_with(&guard, "required", 1, &[], &variables)?;
-    let error = required.says("error Unguarded").await?;
-    assert!(error.contains(why), "{error}");
-    let optional = guard.replace("agent=", "optional=");
-    let mut optional = stage.subject_with(&optional, "optional", 1, &[], &variables)?;
-    optional.says("leading work-0").await?;
-    let line = stage.agent_logs(why).await?;
-    assert!(line.contains("the guard refused a session"), "{line}");
-    optional.has_lost_nothing().await
-}
-
+/// A session that requires the agent does not campaign, and one that does not continues.
 #[tokio::test]
-async fn an_agent_whose_user_may_not_read_says_so() -> Result {
-    Box::pin(says_what_it_may_not("mallory", "the guard cannot read")).await
-}
-
-#[tokio::test]
-async fn an_agent_whose_user_may_not_delete_says_so() -> Result {
-    Box::pin(says_what_it_may_not(
-        "reader",
-        "may not delete the keys below",
-    ))
-    .await
+async fn an_agent_whose_user_may_not_read_or_delete_says_so() -> Result {
+    for (user, why) in [
+        ("mallory", "the guard cannot read"),
+        ("reader", "may not delete the keys below"),
+    ] {
+        let stage = stage_with_users().await?;
+        let agent = agent_of(&stage, user).await?;
+        let variables = [("ETCD_USER", "leader"), ("CONNECT_TIMEOUT_MS", "5000")];
+        let guard = agent.guard();
+        let mut required = stage.subject_with(&guard, "required", 1, &[], &variables)?;
+        let error = required.says("error Unguarded").await?;
+        assert!(error.contains(why), "{error}");
+        let optional = guard.replace("agent=", "optional=");
+        let mut optional = stage.subject_with(&optional, "optional", 1, &[], &variables)?;
+        optional.says("leading work-0").await?;
+        let line = stage.agent_logs(why).await?;
+        assert!(line.contains("the guard refused a session"), "{line}");
+        optional.has_lost_nothing().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
