@@ -14,6 +14,7 @@ use crate::run::{self, Outcome, Sum};
 use crate::world::promise::Broken;
 use crate::world::step::Step;
 use eldest_core::time::Time;
+use strum::VariantArray;
 
 /// The kinds whose length matters.
 const LASTING: [Kind; 11] = [
@@ -50,14 +51,6 @@ const OF_SESSIONS: [Kind; 9] = [
     Kind::Suspicion,
     Kind::SessionsDenied,
     Kind::PeersCut,
-];
-/// The kinds that disturb one step of a challenge.
-const OF_STEPS: [Kind; 5] = [
-    Kind::StopAtStep,
-    Kind::StepLate,
-    Kind::StepUnheard,
-    Kind::StepSlow,
-    Kind::StepTwice,
 ];
 /// A multiple of the number of steps that makes an answer slow by 0.3 s.
 const SLOW: u64 = 300_000 << 8;
@@ -117,7 +110,7 @@ impl Moment {
         let mut asking = self.asking.iter().filter(|(node, _)| *node == fault.node);
         if Kind::ONCE.contains(&fault.kind) {
             asking.next().is_some()
-        } else if OF_STEPS.contains(&fault.kind) {
+        } else if Kind::of_steps().contains(&fault.kind) {
             asking.any(|(_, step)| *step == Some(Step::drawn(fault.dice)))
         } else {
             fault.node == 0 || !OF_ETCD.contains(&fault.kind)
@@ -231,33 +224,25 @@ fn settings(most: usize) -> Vec<Setting> {
         tight: true,
         ..drifting.clone()
     };
-    let mut all = Vec::new();
-    for plan in [plain, unending, drifting] {
-        all.push(Setting {
-            plan,
-            first: of_elections(),
-            within: FIRST,
-            then: if most > 1 { of_elections() } else { Vec::new() },
-        });
-    }
+    let setting = |plan: Plan, first, then| Setting {
+        plan,
+        first,
+        within: FIRST,
+        then,
+    };
+    let second = |faults: Vec<Fault>| if most > 1 { faults } else { Vec::new() };
+    let plans = [plain, unending, drifting].into_iter();
+    let mut all: Vec<_> = plans
+        .map(|plan| setting(plan, of_elections(), second(of_elections())))
+        .collect();
     let steps = of_sessions().chain(of_steps()).collect();
-    for (plan, first) in [
-        (challenged.clone(), steps),
-        (tight, of_sessions().collect()),
-    ] {
-        all.push(Setting {
-            plan,
-            first,
-            within: FIRST,
-            then: Vec::new(),
-        });
-    }
+    all.push(setting(challenged.clone(), steps, Vec::new()));
+    all.push(setting(tight, of_sessions().collect(), Vec::new()));
     if most > 1 {
+        let then = suspicions().into_iter().chain(of_steps()).collect();
         all.push(Setting {
-            plan: challenged,
-            first: suspicions(),
             within: LEAD,
-            then: suspicions().into_iter().chain(of_steps()).collect(),
+            ..setting(challenged, suspicions(), then)
         });
     }
     all
@@ -290,8 +275,11 @@ fn suspicions() -> Vec<Fault> {
 
 /// Returns the faults of each step of a challenge.
 fn of_steps() -> impl Iterator<Item = Fault> {
-    let steps = 0..Step::ALL.len() as u64;
-    steps.flat_map(|step| OF_STEPS.map(|kind| fault(kind, LENGTHS[1], SLOW + step)))
+    let steps = 0..Step::VARIANTS.len() as u64;
+    steps.flat_map(|step| {
+        let kinds = Kind::of_steps().iter();
+        kinds.map(move |kind| fault(*kind, LENGTHS[1], SLOW + step))
+    })
 }
 
 /// Returns the deletion of an anchor, and its replacement by a copy.

@@ -3,20 +3,24 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use clap::Args;
+use strum::VariantArray;
+
 use crate::kind::Kind;
+use crate::notation::{name_of, named};
 use crate::once::Request;
 use crate::plan::{Beside, Fault, Member, Plan, ROUND, SETTINGS, STORM, STORMS, member};
 use crate::world::cluster::ELECTIONS;
 
-/// The choices from which a hunt draws.
-#[derive(Debug, Clone, Default)]
+/// The choices from which a hunt draws. There is none without kinds.
+#[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Hunt {
-    /// The only kinds of faults.
-    kinds: Vec<Kind>,
-    /// The nodes' activity beside elections; by default that of the seed's story.
+    /// Draw faults of these kinds alone, close together, such as `--only cut,watches-stalled`
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = named::<Kind>)]
+    only: Vec<Kind>,
+    /// With --only: beside elections `nothing`, `locks` or `partitions`; by default as in the seed's story
+    #[arg(long, value_name = "WHAT", requires = "only", value_parser = named::<Beside>)]
     beside: Option<Beside>,
-    /// The options as given at the command line.
-    pub(crate) options: String,
 }
 
 /// The numbers of faults in one burst.
@@ -26,49 +30,41 @@ const BURST: RangeInclusive<usize> = 2..=7;
 const SPANS: [u64; 4] = [20, 150, 800, 4000];
 
 impl Hunt {
-    /// Reads one option of the command line: `--only` or `--beside`.
-    ///
-    /// # Errors
-    ///
-    /// The option does not accept that value: the message names both.
-    pub(crate) fn set(&mut self, option: &str, value: &str) -> Result<(), String> {
-        if option == "--only" {
-            self.kinds = value.split(',').map(kind_of).collect::<Result<_, _>>()?;
-        } else {
-            let beside = toml::Value::from(value).try_into().ok();
-            let rule = format!("--beside takes nothing, locks or partitions, not `{value}`");
-            self.beside = Some(beside.ok_or(rule)?);
-        }
-        self.options += &[" ", option, " ", value].concat();
-        Ok(())
+    pub(crate) fn is_on(&self) -> bool {
+        !self.only.is_empty()
     }
 
-    /// Checks that there are stories of these kinds.
-    ///
+    /// Returns the options that choose the same.
+    pub(crate) fn again(&self) -> String {
+        let only: Vec<_> = self.only.iter().map(name_of).collect();
+        let only = self.is_on().then(|| format!(" --only {}", only.join(",")));
+        let beside = self.beside.map(|it| format!(" --beside {}", name_of(&it)));
+        only.unwrap_or_default() + &beside.unwrap_or_default()
+    }
+
     /// # Errors
     ///
-    /// No kind is named, or no story has all of them.
+    /// No story has all of these kinds.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.kinds.is_empty() {
-            return Err("--beside goes with --only".to_owned());
-        }
-        if self.besides().next().is_none() {
-            return Err("--only: what these kinds are about is in no story together".to_owned());
-        }
-        Ok(())
+        let first = self.besides().next();
+        let rule = "--only: what these kinds are about is in no story together";
+        first.map(drop).ok_or_else(|| rule.to_owned())
     }
 
     /// Returns the activities beside elections that suit these kinds.
     fn besides(&self) -> impl Iterator<Item = Beside> {
         let all = [Beside::Nothing, Beside::Locks, Beside::Partitions].into_iter();
-        let fits = |beside: &Beside| self.kinds.iter().all(|kind| beside.fits(*kind));
+        let fits = |beside: &Beside| self.only.iter().all(|kind| beside.fits(*kind));
         all.filter(|beside| self.beside.is_none_or(|only| only == *beside))
             .filter(fits)
     }
 
-    /// Returns the story of a seed with faults of these kinds alone.
+    /// Returns the story of a seed, with faults of these kinds alone if there are any.
     pub(crate) fn plan(&self, seed: u64) -> Plan {
         let mut plan = Plan::of(seed);
+        if !self.is_on() {
+            return plan;
+        }
         // The generator must not repeat the numbers that the plan drew.
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x2545_f491_4f6c_dd1d);
         let nodes = rng.usize(1..=4);
@@ -100,8 +96,8 @@ impl Hunt {
                 return;
             }
             let other = rng.u8(..4) == 0;
-            let kind = self.kinds[rng.usize(..self.kinds.len())];
-            let of = Request::ALL[rng.usize(..Request::ALL.len())];
+            let kind = self.only[rng.usize(..self.only.len())];
+            let of = Request::VARIANTS[rng.usize(..Request::VARIANTS.len())];
             plan.faults.push(Fault {
                 at: begins + at,
                 node: if other { rng.usize(..nodes) } else { node },
@@ -118,11 +114,6 @@ impl Hunt {
             at += span(rng);
         }
     }
-}
-
-fn kind_of(name: &str) -> Result<Kind, String> {
-    let kind = toml::Value::from(name).try_into();
-    kind.map_err(|_| format!("--only: there is no kind of fault `{name}`"))
 }
 
 fn plain_or_drawn(rng: &mut fastrand::Rng) -> Member {

@@ -11,7 +11,7 @@ use crate::kind::Kind;
 use crate::plan::{COUNT, Fault, HELD};
 use crate::world::cluster::{ELECTIONS, GROUP};
 use crate::world::home::{Home, MARKS};
-use crate::world::node::Link;
+use crate::world::node::{Link, Node};
 use crate::world::partitions::{is_record, prefix_of};
 use crate::world::store::Key;
 use crate::world::store::limits::Size;
@@ -31,12 +31,12 @@ pub(crate) fn rejoin(w: &mut World, node: usize) {
     if w.nodes[node].closed() {
         w.kill(node);
     }
-    if w.nodes[node].looks_at.is_some() {
+    if w.nodes[node].observes() {
         w.start_observing(node);
         return;
     }
     w.command(node, move |w| {
-        let follow = w.nodes[node].follow;
+        let follow = w.nodes[node].member.follow;
         for election in ELECTIONS {
             w.join(node, election, follow, true);
         }
@@ -52,35 +52,23 @@ pub(crate) fn rejoin(w: &mut World, node: usize) {
 pub(crate) fn inflict(w: &mut World, fault: Fault) {
     let (node, kind, lasts) = (fault.node, fault.kind, fault.lasts);
     let meddling = kind.meddles() || kind == Kind::Foreign;
-    if (w.nodes[node].paused && own_act(kind)) || (w.store.headless.is_some() && meddling) {
+    if (w.nodes[node].paused && kind.is_own_act()) || (w.store.headless.is_some() && meddling) {
         return;
     }
     let leads = w.leader(ELECTIONS[fault.election]) == Some(node);
     let counted = w.tally.faults.entry(kind).or_default();
     *counted = (counted.0 + 1, counted.1 + u64::from(leads));
     w.says(Some(node), || format!("FAULT: {kind:?} for {lasts:?}"));
-    let families = [
-        on_nodes,
-        on_links,
-        requests::on_requests,
-        on_watches,
-        on_etcd,
-        on_keys,
-        on_processes,
-        on_candidates,
-        on_holders,
-        challenges::on_challenges,
-    ];
-    let happened = families.into_iter().any(|family| family(w, fault));
-    assert!(happened, "{kind:?} belongs to no family");
+    on_nodes(w, fault);
+    if comes_back(kind) {
+        return_after(w, node, lasts);
+    }
 }
 
-/// Makes faults at a node's link to etcd, its watches and its process, and by its user in one election; a node that left
-/// comes back. Each family returns true if the fault is one of its own.
-fn on_nodes(w: &mut World, fault: Fault) -> bool {
-    let Fault {
-        node, kind, lasts, ..
-    } = fault;
+/// Makes faults at a node's link to etcd, its watches and its process, and by its user in one election. Each such function leaves
+/// other kinds to the next one.
+fn on_nodes(w: &mut World, fault: Fault) {
+    let (node, kind, lasts) = (fault.node, fault.kind, fault.lasts);
     let election = ELECTIONS[fault.election];
     match kind {
         Kind::Cut => for_a_while(w, node, lasts, |l, on| {
@@ -110,17 +98,13 @@ fn on_nodes(w: &mut World, fault: Fault) -> bool {
         Kind::ShutDown => w.end(node, election, LostReason::Shutdown),
         Kind::Drop => w.drop_leadership(node, election),
         Kind::Close => w.close(node),
-        _ => return false,
+        _ => on_links(w, fault),
     }
-    if comes_back(kind) {
-        return_after(w, node, lasts);
-    }
-    true
 }
 
 /// Makes messages arrive twice, or slowly before they are lost.
-fn on_links(w: &mut World, fault: Fault) -> bool {
-    let Fault { node, lasts, .. } = fault;
+fn on_links(w: &mut World, fault: Fault) {
+    let (node, lasts) = (fault.node, fault.lasts);
     match fault.kind {
         Kind::AnswersTwice => for_a_while(w, node, lasts, |l, on| l.twice = on),
         Kind::Fading => {
@@ -132,16 +116,13 @@ fn on_links(w: &mut World, fault: Fault) -> bool {
                 (l.requests_lost, l.answers_lost) = (false, false);
             });
         }
-        _ => return false,
+        _ => requests::on_requests(w, fault),
     }
-    true
 }
 
 /// Makes watches die, be refused or miss too much.
-fn on_watches(w: &mut World, fault: Fault) -> bool {
-    let Fault {
-        node, lasts, dice, ..
-    } = fault;
+fn on_watches(w: &mut World, fault: Fault) {
+    let (node, lasts, dice) = (fault.node, fault.lasts, fault.dice);
     match fault.kind {
         Kind::WatchesDead => {
             let n = &mut w.nodes[node];
@@ -168,17 +149,14 @@ fn on_watches(w: &mut World, fault: Fault) -> bool {
                 w.relink(node, |l| l.watches_stalled = false);
             });
         }
-        _ => return false,
+        _ => on_etcd(w, fault),
     }
-    true
 }
 
 /// Makes etcd change its leader, lose its quorum, be restored from a backup, accept only small transactions or end
 /// leases slowly.
-fn on_etcd(w: &mut World, fault: Fault) -> bool {
-    let Fault {
-        node, lasts, dice, ..
-    } = fault;
+fn on_etcd(w: &mut World, fault: Fault) {
+    let (node, lasts, dice) = (fault.node, fault.lasts, fault.dice);
     match fault.kind {
         Kind::LeaderChange => change_leader(w),
         Kind::StaleRevocation => {
@@ -206,20 +184,13 @@ fn on_etcd(w: &mut World, fault: Fault) -> bool {
             let by_key = Duration::from_millis((dice % 16 + 1) * 20);
             w.store.limits.slow_down_ends(by_key, w.now.after(lasts));
         }
-        _ => return false,
+        _ => on_keys(w, fault),
     }
-    true
 }
 
 /// Lets another client write and delete below our prefixes.
-fn on_keys(w: &mut World, fault: Fault) -> bool {
-    let Fault {
-        node,
-        lasts,
-        dice,
-        kind,
-        ..
-    } = fault;
+fn on_keys(w: &mut World, fault: Fault) {
+    let (node, lasts, dice, kind) = (fault.node, fault.lasts, fault.dice, fault.kind);
     let election = ELECTIONS[fault.election];
     match kind {
         Kind::Delete | Kind::Recreate | Kind::Overwrite | Kind::Revoke => {
@@ -238,21 +209,20 @@ fn on_keys(w: &mut World, fault: Fault) -> bool {
                 w.delete(&entry.key);
             }
         }
-        Kind::Evacuate if w.nodes[fault.node].home == Home::Nowhere => {
+        Kind::Evacuate if w.nodes[fault.node].member.home == Home::Nowhere => {
             w.order_step_down(election, fault.lasts);
         }
         Kind::Evacuate => evacuate(w, fault),
         Kind::VersionRemoved => w.remove_version(election),
         Kind::Foreign => foreign(w, election, lasts, dice),
         Kind::Twins => twins(w, election, lasts),
-        _ => return false,
+        _ => on_processes(w, fault),
     }
-    true
 }
 
 /// Suspends or kills a process.
-fn on_processes(w: &mut World, fault: Fault) -> bool {
-    let Fault { node, lasts, .. } = fault;
+fn on_processes(w: &mut World, fault: Fault) {
+    let (node, lasts) = (fault.node, fault.lasts);
     match fault.kind {
         Kind::Suspend => {
             // Without a timer that counts the suspension, the thread that wakes the driver checks once a second.
@@ -270,7 +240,7 @@ fn on_processes(w: &mut World, fault: Fault) -> bool {
             w.keep_share(node, COUNT, ttl);
             w.kill(node);
             if case == 2 {
-                w.nodes[node].share.identity = w.unused_identity();
+                w.nodes[node].identity = w.unused_identity();
             }
             if (fault.dice >> 8).is_multiple_of(2) {
                 rejoin(w, node);
@@ -290,14 +260,13 @@ fn on_processes(w: &mut World, fault: Fault) -> bool {
             rejoin(w, node);
             heal(w, node, lasts, |l| l.same_ids = false);
         }
-        _ => return false,
+        _ => on_candidates(w, fault),
     }
-    true
 }
 
 /// Makes a candidate leave and rejoin, announce values, or observe.
-fn on_candidates(w: &mut World, fault: Fault) -> bool {
-    let Fault { node, lasts, .. } = fault;
+fn on_candidates(w: &mut World, fault: Fault) {
+    let (node, lasts) = (fault.node, fault.lasts);
     let election = ELECTIONS[fault.election];
     match fault.kind {
         Kind::Return => {
@@ -311,25 +280,20 @@ fn on_candidates(w: &mut World, fault: Fault) -> bool {
                 w.after(lasts, move |w| w.stop_observing(node, slot));
             }
         }
-        _ => return false,
+        _ => on_holders(w, fault),
     }
-    true
 }
 
 /// Makes a node acquire or release a lock, or its share of the partitions.
-fn on_holders(w: &mut World, fault: Fault) -> bool {
-    let Fault { node, kind, .. } = fault;
+fn on_holders(w: &mut World, fault: Fault) {
+    let (node, kind) = (fault.node, fault.kind);
     let lock = HELD[fault.election];
     match kind {
         Kind::Acquire | Kind::Try => {
             let at_once = kind == Kind::Try;
             let shares = w.plan.readers && lock == HELD[0] && fault.dice.is_multiple_of(2);
             w.command(node, move |w| {
-                if shares {
-                    w.acquire_shared(node, lock, at_once);
-                } else {
-                    w.acquire(node, lock, at_once);
-                }
+                w.acquire_as(node, lock, at_once, shares);
             });
         }
         Kind::Release => w.release(node, lock),
@@ -347,19 +311,18 @@ fn on_holders(w: &mut World, fault: Fault) -> bool {
                 w.drop_leadership(node, &key);
             }
         }
-        _ => return false,
+        _ => challenges::on_challenges(w, fault),
     }
-    true
 }
 
 /// Resets etcd to its present state, in half of the stories with revisions above all that were handed out.
 fn restore(w: &mut World, fault: Fault) {
-    let Fault { lasts, dice, .. } = fault;
+    let (lasts, dice) = (fault.lasts, fault.dice);
     let backup = w.store.clone();
     let bump = [0, 1000][(dice >> 8) as usize % 2];
     if (dice >> 9) % 2 == 1 {
         // An observer's next view is read from the one store and watched in the other.
-        let looks = w.nodes.iter().position(|n| n.looks_at.is_some());
+        let looks = w.nodes.iter().position(Node::observes);
         let node = looks.unwrap_or(fault.node);
         let before = Duration::from_millis(64 + (dice >> 16) % 128);
         w.after(lasts.saturating_sub(before), move |w| {
@@ -378,14 +341,14 @@ fn restore(w: &mut World, fault: Fault) {
 /// Makes a candidate announce four values, in half of the stories the leader. The first write may come late, after
 /// newer ones, or its answer be lost.
 fn proclaim(w: &mut World, fault: Fault) {
-    let Fault { lasts, dice, .. } = fault;
+    let (lasts, dice) = (fault.lasts, fault.dice);
     let election = ELECTIONS[fault.election];
     let leader = w.leader(election).filter(|_| dice.is_multiple_of(2));
     let node = leader.unwrap_or(fault.node);
     let proclaims: fn(&Ask) -> bool = |ask| matches!(ask, Ask::Proclaim { .. });
     match (dice >> 8) % 4 {
-        0 => requests::befalls(w, node, proclaims, Fate::Late(lasts / 2)),
-        1 => requests::befalls(w, node, proclaims, Fate::AnswerLost),
+        0 => w.next(node, proclaims, Fate::Late(lasts / 2)),
+        1 => w.next(node, proclaims, Fate::AnswerLost),
         _ => {}
     }
     for after in 0..4 {
@@ -393,18 +356,14 @@ fn proclaim(w: &mut World, fault: Fault) {
     }
 }
 
-/// Makes etcd refuse a node's watches below that prefix, which may be readable.
+/// Makes etcd refuse a node's watches below that prefix for a while.
 fn forbid_watches(
     w: &mut World,
     node: usize,
     (prefix, readable): (&'static [u8], bool),
     lasts: Duration,
 ) {
-    w.forbidden.push(Forbidden {
-        node,
-        prefix: prefix.into(),
-        readable,
-    });
+    w.forbid(node, prefix, readable);
     w.after(lasts, move |w| {
         let healed = |f: &Forbidden| f.node == node && *f.prefix == *prefix;
         w.forbidden.retain(|f| !healed(f));
@@ -417,15 +376,7 @@ fn twins(w: &mut World, election: &[u8], lasts: Duration) {
         return;
     }
     let names = [b"twin-a", b"twin-b"].map(|name| Key::from([election, name].concat()));
-    w.store
-        .put_each(&names.each_ref().map(|key| (key, &b""[..], 0)));
-    w.publish();
-    for (key, after) in names.into_iter().zip([lasts / 2, lasts]) {
-        w.after(after, move |w| {
-            w.store.delete(&key);
-            w.publish();
-        });
-    }
+    put_for_a_while(w, &names, [lasts / 2, lasts]);
 }
 
 /// Returns true if the node is a candidate again after the fault.
@@ -433,32 +384,6 @@ fn comes_back(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::Leave | Kind::Resign | Kind::ShutDown | Kind::Drop | Kind::Close
-    )
-}
-
-/// Returns true if the fault needs a running process.
-fn own_act(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Pause
-            | Kind::Suspend
-            | Kind::Leave
-            | Kind::Return
-            | Kind::Resign
-            | Kind::StepDown
-            | Kind::Stall
-            | Kind::Unwell
-            | Kind::ShutDown
-            | Kind::Drop
-            | Kind::Close
-            | Kind::Proclaim
-            | Kind::Look
-            | Kind::Acquire
-            | Kind::Try
-            | Kind::Release
-            | Kind::GiveUp
-            | Kind::LeavePartitions
-            | Kind::DropOwned
     )
 }
 
@@ -522,8 +447,8 @@ fn meddle(w: &mut World, kind: Kind, node: usize, election: &[u8], dice: u64) {
 
 /// Evacuates the node's data centre, or lifts the mark. A mark that is not lifted stays until another order.
 fn evacuate(w: &mut World, fault: Fault) {
-    let Fault { lasts, dice, .. } = fault;
-    let home = w.nodes[fault.node].home;
+    let (lasts, dice) = (fault.lasts, fault.dice);
+    let home = w.nodes[fault.node].member.home;
     if w.is_evacuated(home) && dice % 2 == 0 {
         w.lift(home);
         return;
@@ -539,12 +464,17 @@ fn evacuate(w: &mut World, fault: Fault) {
 fn foreign(w: &mut World, election: &[u8], lasts: Duration, dice: u64) {
     let mut key = election.to_vec();
     key.extend_from_slice(format!("foreign-{dice:x}").as_bytes());
-    let key: Key = key.into();
-    w.store.put(&key, b"", 0);
+    put_for_a_while(w, &[key.into()], [lasts]);
+}
+
+/// Puts keys at once, as another client does, and deletes each after a while.
+fn put_for_a_while<const N: usize>(w: &mut World, keys: &[Key; N], lasts: [Duration; N]) {
+    w.store.put_each(&keys.each_ref(), b"", 0);
     w.publish();
-    let key = Arc::clone(&key);
-    w.after(lasts, move |w| {
-        w.store.delete(&key);
-        w.publish();
-    });
+    for (key, lasts) in keys.iter().cloned().zip(lasts) {
+        w.after(lasts, move |w| {
+            w.store.delete(&key);
+            w.publish();
+        });
+    }
 }

@@ -1,9 +1,12 @@
 //! Names the faults of a plan, and the actions of users.
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
-/// A fault, or an action of a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A fault, or an action of a user. Groups of kinds follow each other here.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     // Faults of the link to etcd.
@@ -98,6 +101,14 @@ pub(crate) enum Kind {
     MarksDenied,
     /// An operator removes the mark of the newest version that led an election.
     VersionRemoved,
+    /// etcd refuses each transaction with more operations, or more bytes, than a number of the dice.
+    TooLarge,
+    /// The end of a lease takes etcd a time of the dice for each of its keys, and everything else waits.
+    SlowEnds,
+    /// The process dies while its partitions are kept for it. Another takes its place, at once or later: under the same
+    /// identity, for which they may be kept into the calm, or under one that was never used.
+    KeptShare,
+    // Faults of sessions that allow challenges.
     /// The node suspects the leader, or another session, although it answers.
     Suspicion,
     /// All nodes suspect the same session, although it answers.
@@ -116,13 +127,6 @@ pub(crate) enum Kind {
     PeersCut,
     /// etcd has no space: nothing is put or granted.
     NoSpace,
-    /// etcd refuses each transaction with more operations, or more bytes, than a number of the dice.
-    TooLarge,
-    /// The end of a lease takes etcd a time of the dice for each of its keys, and everything else waits.
-    SlowEnds,
-    /// The process dies while its partitions are kept for it. Another takes its place, at once or later: under the same
-    /// identity, for which they may be kept into the calm, or under one that was never used.
-    KeptShare,
     /// The node's session no longer allows challenges.
     Withdraw,
     /// An operator revokes a node's permission for all anchors and challenges. Some versions of etcd then refuse to renew
@@ -133,132 +137,67 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 43] = [
-        Kind::Cut,
-        Kind::RequestsLost,
-        Kind::AnswersLost,
-        Kind::RequestsLate,
-        Kind::AnswersTwice,
-        Kind::AnswerLostOnce,
-        Kind::DeleteLate,
-        Kind::Fading,
-        Kind::Refused,
-        Kind::WatchesStalled,
-        Kind::WatchesDead,
-        Kind::WatchesCanceled,
-        Kind::Compacted,
-        Kind::StreamBroken,
-        Kind::LeaderChange,
-        Kind::Deposed,
-        Kind::StaleRevocation,
-        Kind::QuorumLost,
-        Kind::Pause,
-        Kind::Kill,
-        Kind::Leave,
-        Kind::Return,
-        Kind::Resign,
-        Kind::StepDown,
-        Kind::Stall,
-        Kind::Unwell,
-        Kind::ShutDown,
-        Kind::Drop,
-        Kind::Close,
-        Kind::Proclaim,
-        Kind::Look,
-        Kind::Acquire,
-        Kind::Try,
-        Kind::Release,
-        Kind::GiveUp,
-        Kind::LeavePartitions,
-        Kind::DropOwned,
-        Kind::Delete,
-        Kind::Recreate,
-        Kind::Overwrite,
-        Kind::Revoke,
-        Kind::DeleteHeld,
-        Kind::Foreign,
-    ];
+    /// Returns these kinds and all between them.
+    fn from_to(first: Kind, last: Kind) -> &'static [Kind] {
+        &Self::VARIANTS[first as usize..=last as usize]
+    }
 
-    /// Kinds that are drawn after everything else, so that the stories of known seeds do not change.
-    pub(crate) const LATER: [Kind; 6] = [
-        Kind::WatchesRefused,
-        Kind::Clone,
-        Kind::Denied,
-        Kind::DeniedLater,
-        Kind::Twins,
-        Kind::Restored,
-    ];
+    /// Returns the kinds of every storm. All others are drawn after everything else, so that the stories of known seeds do not
+    /// change.
+    pub(crate) fn first() -> &'static [Kind] {
+        Self::from_to(Kind::Cut, Kind::Foreign)
+    }
 
-    /// Kinds that are drawn after [`Kind::LATER`], for the same reason.
+    /// Returns kinds that are drawn after the first.
+    pub(crate) fn later() -> &'static [Kind] {
+        Self::from_to(Kind::WatchesRefused, Kind::Restored)
+    }
+
+    /// Kinds that are drawn after those.
     pub(crate) const NEWEST: [Kind; 3] = [Kind::Suspend, Kind::RefusedDone, Kind::NotPermitted];
-
-    /// Kinds that are drawn after [`Kind::NEWEST`], for the same reason.
-    pub(crate) const GUARDS: [Kind; 1] = [Kind::GuardRevokes];
-
-    /// Kinds that are drawn after [`Kind::GUARDS`], for the same reason.
-    pub(crate) const EVACUATIONS: [Kind; 1] = [Kind::Evacuate];
-
-    /// Kinds that are drawn after [`Kind::EVACUATIONS`], for the same reason.
-    pub(crate) const BLIND: [Kind; 1] = [Kind::MarksDenied];
-
-    /// Kinds that are drawn only for nodes that require versions.
-    pub(crate) const VERSIONS: [Kind; 1] = [Kind::VersionRemoved];
 
     /// Kinds about etcd's limits.
     pub(crate) const LIMITS: [Kind; 2] = [Kind::TooLarge, Kind::SlowEnds];
 
-    /// Kinds that are drawn only beside partitions.
-    pub(crate) const KEPT: [Kind; 1] = [Kind::KeptShare];
+    /// Returns the kinds that are drawn only for sessions that allow challenges.
+    pub(crate) fn of_challenges() -> &'static [Kind] {
+        Self::from_to(Kind::Suspicion, Kind::PeersCut)
+    }
 
-    /// Kinds that are drawn only for sessions that allow challenges.
-    pub(crate) const CHALLENGES: [Kind; 8] = [
-        Kind::Suspicion,
-        Kind::SuspectedByAll,
-        Kind::StopAtStep,
-        Kind::StepLate,
-        Kind::StepUnheard,
-        Kind::StepSlow,
-        Kind::StepTwice,
-        Kind::PeersCut,
-    ];
+    /// Returns the kinds that disturb one step of a challenge.
+    pub(crate) fn of_steps() -> &'static [Kind] {
+        Self::from_to(Kind::StopAtStep, Kind::StepTwice)
+    }
 
-    /// Kinds that are drawn only for such sessions, and more seldom: each ends many terms.
-    pub(crate) const SELDOM: [Kind; 4] = [
-        Kind::NoSpace,
-        Kind::Withdraw,
-        Kind::SessionsDenied,
-        Kind::AnchorDeleted,
-    ];
+    /// Returns the kinds that are drawn only for such sessions, and more seldom: each ends many terms.
+    pub(crate) fn seldom() -> &'static [Kind] {
+        Self::from_to(Kind::NoSpace, Kind::AnchorDeleted)
+    }
 
     /// Kinds that meet one request. Their fault may name the request's kind. Seeds draw only [`Kind::AnswerLostOnce`] of them.
     pub(crate) const ONCE: [Kind; 3] =
         [Kind::AnswerLostOnce, Kind::RequestLostOnce, Kind::LateOnce];
 
-    /// Returns every kind that seeds draw.
+    /// Returns every kind that seeds draw without challenges.
     pub(crate) fn every() -> impl Iterator<Item = Kind> {
-        let drawn_later = Self::LATER.into_iter().chain(Self::NEWEST);
-        let newest = Self::GUARDS.into_iter().chain(Self::EVACUATIONS);
-        let newest = newest.chain(Self::BLIND).chain(Self::VERSIONS);
-        let newest = newest.chain(Self::LIMITS).chain(Self::KEPT);
-        Self::ALL.into_iter().chain(drawn_later).chain(newest)
+        let all = Self::VARIANTS.iter().copied();
+        all.filter(|kind| !kind.is_about_challenges() && !Self::ONCE[1..].contains(kind))
     }
 
     /// Returns true if only sessions that allow challenges meet the fault.
     pub(crate) fn is_about_challenges(self) -> bool {
-        Self::CHALLENGES.contains(&self) || Self::SELDOM.contains(&self)
+        self >= Kind::Suspicion
     }
 
     /// Returns true if the fault deletes keys that have an owner.
     pub(crate) fn meddles(self) -> bool {
-        matches!(
-            self,
-            Kind::Delete
-                | Kind::Recreate
-                | Kind::Overwrite
-                | Kind::Revoke
-                | Kind::DeleteHeld
-                | Kind::StaleRevocation
-                | Kind::AnchorDeleted
-        )
+        (Kind::Delete..=Kind::DeleteHeld).contains(&self)
+            || matches!(self, Kind::StaleRevocation | Kind::AnchorDeleted)
+    }
+
+    /// Returns true if the fault needs a running process.
+    pub(crate) fn is_own_act(self) -> bool {
+        (Kind::Leave..=Kind::DropOwned).contains(&self)
+            || matches!(self, Kind::Pause | Kind::Suspend)
     }
 }

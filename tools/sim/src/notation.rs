@@ -1,4 +1,20 @@
-//! Defines how serde writes durations in the file of a kept plan.
+//! Defines how serde writes durations in the file of a kept plan, and the names of variants there and at the command line.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Returns the variant with that name.
+pub(crate) fn named<T: DeserializeOwned>(name: &str) -> Result<T, String> {
+    let variant = toml::Value::from(name).try_into();
+    variant.map_err(|error| error.to_string())
+}
+
+/// Returns the name of a variant.
+pub(crate) fn name_of(variant: &impl Serialize) -> String {
+    let name = toml::Value::try_from(variant).ok();
+    let name = name.as_ref().and_then(toml::Value::as_str);
+    name.expect("a variant without fields").to_owned()
+}
 
 /// Durations are kept as seconds.
 pub(crate) mod seconds {

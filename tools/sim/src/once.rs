@@ -1,11 +1,12 @@
 //! Names the kinds of requests whose next one a fault can hit.
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use eldest_core::action::Ask;
 
 /// A kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Request {
     Grant,
@@ -18,16 +19,6 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    pub(crate) const ALL: [Request; 7] = [
-        Request::Grant,
-        Request::Join,
-        Request::Take,
-        Request::Delete,
-        Request::Release,
-        Request::Find,
-        Request::List,
-    ];
-
     /// Returns a function that recognizes requests of this kind.
     pub(crate) fn matcher(self) -> fn(&Ask) -> bool {
         match self {

@@ -165,10 +165,6 @@ pub(crate) struct Member {
 }
 
 /// All decisions made before the world begins. A kept plan names its differences from `Plan::default()`.
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "independent choices, each said in its own words"
-)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Plan {
@@ -331,10 +327,10 @@ impl Plan {
             member.version = if requires { most } else { 0 };
         }
         if rng.u8(..3) == 0 {
-            self.one_a_storm(&mut rng, nodes, &Kind::VERSIONS);
+            self.one_a_storm(&mut rng, nodes, &[Kind::VersionRemoved]);
         }
         if rng.u8(..3) == 0 {
-            self.one_a_storm(&mut rng, nodes, &Kind::BLIND);
+            self.one_a_storm(&mut rng, nodes, &[Kind::MarksDenied]);
         }
     }
 
@@ -365,7 +361,7 @@ impl Plan {
     fn draw_kept(&mut self, nodes: usize) {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x9b05_688c_2b3e_6c1f);
         if self.beside == Beside::Partitions && rng.bool() {
-            self.one_a_storm(&mut rng, nodes, &Kind::KEPT);
+            self.one_a_storm(&mut rng, nodes, &[Kind::KeptShare]);
         }
     }
 
@@ -374,7 +370,7 @@ impl Plan {
         self.long_queue = [1, 2, LONG_QUEUE, LONG_QUEUE][rng.usize(..4)];
         self.batch = [1, 2, BATCH][rng.usize(..3)];
         if rng.u8(..4) == 0 {
-            self.one_a_storm(rng, nodes, &Kind::LATER);
+            self.one_a_storm(rng, nodes, Kind::later());
         }
         self.cost = Duration::from_millis([0, 0, 0, 1, 10, 50][rng.usize(..6)]);
         if rng.u8(..3) == 0 {
@@ -394,17 +390,17 @@ impl Plan {
         }
         self.pages = rng.bool();
         if rng.u8(..3) == 0 {
-            self.one_a_storm(rng, nodes, &Kind::GUARDS);
+            self.one_a_storm(rng, nodes, &[Kind::GuardRevokes]);
         }
         if rng.u8(..3) == 0 {
             for member in &mut self.members {
                 member.home = [Home::Nowhere, Home::East, Home::West][rng.usize(..3)];
             }
             for _ in 0..2 {
-                self.one_a_storm(rng, nodes, &Kind::EVACUATIONS);
+                self.one_a_storm(rng, nodes, &[Kind::Evacuate]);
             }
             if rng.bool() {
-                self.one_a_storm(rng, nodes, &Kind::BLIND);
+                self.one_a_storm(rng, nodes, &[Kind::MarksDenied]);
             }
         }
         if rng.u8(..3) == 0 {
@@ -434,10 +430,10 @@ impl Plan {
             self.faults.retain(|_| rng.u8(..4) == 0);
         }
         for _ in 0..rng.usize(1..=8) {
-            self.one_a_storm(&mut rng, nodes, &Kind::CHALLENGES);
+            self.one_a_storm(&mut rng, nodes, Kind::of_challenges());
         }
         if rng.u8(..3) == 0 {
-            self.one_a_storm(&mut rng, nodes, &Kind::SELDOM);
+            self.one_a_storm(&mut rng, nodes, Kind::seldom());
         }
         self
     }
@@ -544,7 +540,7 @@ fn fault(
     (beside, meddled): (Beside, bool),
 ) -> Fault {
     let kind = loop {
-        let kind = Kind::ALL[rng.usize(..Kind::ALL.len())];
+        let kind = Kind::first()[rng.usize(..Kind::first().len())];
         if beside.fits(kind) && (meddled || !kind.meddles()) {
             break kind;
         }

@@ -57,7 +57,8 @@ pub(crate) fn vacuous(sum: &Sum, challenges: bool) -> Vec<String> {
     let (mut must, mut kinds) = (Vec::new(), Vec::new());
     if challenges {
         must.extend(CHALLENGES);
-        kinds.extend(Kind::CHALLENGES.into_iter().chain(Kind::SELDOM));
+        kinds.extend(Kind::of_challenges());
+        kinds.extend(Kind::seldom());
     }
     if !challenges || sum.runs >= LARGE {
         must.extend(MUST_HAPPEN);

@@ -8,7 +8,6 @@ use crate::inflict::{inflict, rejoin, return_after};
 use crate::mutant::Mutant;
 use crate::plan::{Beside, COUNT, HEALING, Member, Plan, SETTINGS, SETTLING};
 use crate::world::cluster::ELECTIONS;
-use crate::world::node::{NodeShare, Warmth, Work};
 use crate::world::partitions::prefix_of;
 use crate::world::promise::{Broken, Invariant};
 use crate::world::settings::Settings;
@@ -69,19 +68,11 @@ pub(crate) fn run(plan: &Plan, mutant: Option<Mutant>, traced: bool) -> Outcome 
 
 fn sum(plan: &Plan, world: &World) -> Sum {
     let mut tally = world.total_tally();
-    for (what, times) in [
-        ("transactions too large", world.store.limits.refused),
-        (
-            "overlaps after a key was deleted early",
-            world.overlaps.len() as u64,
-        ),
-        (
-            "overlaps with a clock beyond the bound",
-            world.skewed.len() as u64,
-        ),
-    ] {
-        tally.add(what, times);
-    }
+    let early = world.overlaps.len() as u64;
+    let beyond = world.skewed.len() as u64;
+    tally.add("transactions too large", world.store.limits.refused);
+    tally.add("overlaps after a key was deleted early", early);
+    tally.add("overlaps with a clock beyond the bound", beyond);
     Sum {
         runs: 1,
         node_seconds: world.now.since(Time::ZERO).as_secs_f64() * plan.members.len() as f64,
@@ -125,7 +116,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
         }
         // The calm must not depend on the end of work that ignores its token.
         for node in 0..w.nodes.len() {
-            w.nodes[node].work = Work::After(Duration::ZERO);
+            w.nodes[node].member.work = Some(Duration::ZERO);
             w.finish_work(node);
         }
         settle(plan, w, healed + HEALING);
@@ -142,7 +133,7 @@ fn carry_out(plan: &Plan, w: &mut World) {
         }
         w.run_until(end);
         for (node, member) in plan.members.iter().enumerate() {
-            w.nodes[node].work = works(member);
+            w.nodes[node].member.work = member.work;
         }
     }
 }
@@ -164,30 +155,8 @@ fn settle(plan: &Plan, w: &mut World, since: Duration) {
 /// Lets a node begin as its member of the plan says.
 fn begin(plan: &Plan, w: &mut World, (node, member): (usize, &Member)) {
     w.set_lead(node, plan.lead * member.lead_percent / 100);
-    let n = &mut w.nodes[node];
-    n.rate_ppm = member.rate_ppm;
-    n.work = works(member);
-    n.follow = member.follow;
-    n.home = member.home;
-    n.version = member.version;
-    n.share = NodeShare {
-        capacity: member.capacity,
-        spread: member.spread,
-        ..n.share
-    };
-    n.warmth = Warmth {
-        is_cold: member.prepares,
-        takes: member.prepares.then_some(member.prepares_for),
-        within: member.warm_within,
-        ..Warmth::default()
-    };
-    let looks = member.looks.at(plan.beside);
-    n.looks_at = looks.map(|(prefix, reach)| (prefix.into(), reach));
+    w.nodes[node].member = member.clone();
     rejoin(w, node);
-}
-
-fn works(member: &Member) -> Work {
-    member.work.map_or(Work::Never, Work::After)
 }
 
 /// Ends all faults, lets all nodes join, and lets operators remove their own keys.
@@ -206,7 +175,7 @@ fn calm(w: &mut World) {
         // A node that is still releasing its partitions, or still works on some of them, cannot share again yet.
         return_after(w, node, SETTINGS.grace);
         return_after(w, node, SETTINGS.ttl);
-        if let Work::After(lasts) = w.nodes[node].work {
+        if let Some(lasts) = w.nodes[node].member.work {
             return_after(w, node, lasts);
         }
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::requests::befalls;
 use super::{forbid_watches, heal};
 use crate::kind::Kind;
 use crate::plan::Fault;
@@ -13,22 +12,14 @@ use crate::world::{Fate, Stop, World};
 use eldest_core::action::Ask;
 
 /// Returns a function that recognizes the requests of one step.
-fn step(dice: u64) -> fn(&Ask) -> bool {
-    match Step::drawn(dice) {
-        Step::Anchor => |ask| Step::of(ask) == Some(Step::Anchor),
-        Step::Read => |ask| Step::of(ask) == Some(Step::Read),
-        Step::Answer => |ask| Step::of(ask) == Some(Step::Answer),
-        Step::Challenge => |ask| Step::of(ask) == Some(Step::Challenge),
-        Step::Condemn => |ask| Step::of(ask) == Some(Step::Condemn),
-        Step::Absence => |ask| Step::of(ask) == Some(Step::Absence),
-    }
+fn step(dice: u64) -> impl Fn(&Ask) -> bool + 'static {
+    let step = Some(Step::drawn(dice));
+    move |ask| Step::of(ask) == step
 }
 
 /// Disturbs challenges, or makes nodes challenge each other for no reason.
-pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
-    let Fault {
-        node, lasts, dice, ..
-    } = fault;
+pub(super) fn on_challenges(w: &mut World, fault: Fault) {
+    let (node, lasts, dice) = (fault.node, fault.lasts, fault.dice);
     match fault.kind {
         Kind::Suspicion => {
             if let Some(lease) = suspect(w, fault) {
@@ -48,7 +39,7 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
             let is_later = (dice >> 8).is_multiple_of(2);
             w.stops.push(Stop {
                 node,
-                what: step(dice),
+                what: Box::new(step(dice)),
                 wait: Duration::from_micros(micros * u64::from(is_later)),
                 lasts: third,
             });
@@ -73,9 +64,8 @@ pub(super) fn on_challenges(w: &mut World, fault: Fault) -> bool {
             let of = meant(w, fault);
             w.delete_anchor(of, (dice >> 8).is_multiple_of(2));
         }
-        _ => return false,
+        kind => unreachable!("{kind:?} belongs to no family"),
     }
-    true
 }
 
 /// Returns the lease of the leader, or of another session.
@@ -93,9 +83,7 @@ fn meant(w: &World, fault: Fault) -> usize {
 
 /// Keeps signs of life from the node, to the node, or both, at one other node or at all.
 fn cut_peers(w: &mut World, fault: Fault) {
-    let Fault {
-        node, lasts, dice, ..
-    } = fault;
+    let (node, lasts, dice) = (fault.node, fault.lasts, fault.dice);
     let one = (dice >> 16) as usize % w.nodes.len();
     let is_one = (dice >> 8).is_multiple_of(2);
     for other in (0..w.nodes.len()).filter(|other| !is_one || *other == one) {
@@ -110,9 +98,7 @@ fn cut_peers(w: &mut World, fault: Fault) {
 
 /// Makes etcd refuse a node all anchors and challenges, and in half of the stories the renewal of its lease.
 fn deny_sessions(w: &mut World, fault: Fault) {
-    let Fault {
-        node, lasts, dice, ..
-    } = fault;
+    let (node, lasts, dice) = (fault.node, fault.lasts, fault.dice);
     let renewals = dice.is_multiple_of(2);
     w.relink(node, |l| {
         (l.sessions_denied, l.renewals_denied) = (true, renewals);
@@ -128,8 +114,14 @@ fn deny_sessions(w: &mut World, fault: Fault) {
 }
 
 /// Gives the node's next request of that kind its fate, if it is sent before half of the time is over.
-fn once(w: &mut World, node: usize, what: fn(&Ask) -> bool, fate: Fate, lasts: Duration) {
-    befalls(w, node, what, fate);
+fn once(
+    w: &mut World,
+    node: usize,
+    what: impl Fn(&Ask) -> bool + 'static,
+    fate: Fate,
+    lasts: Duration,
+) {
+    w.next(node, what, fate);
     w.after(lasts / 2, move |w| {
         w.rules
             .retain(|rule| rule.node != node || rule.fate != fate);

@@ -28,12 +28,9 @@ impl World {
             Some(Mutant::GuardRevokesEarly) => {
                 // The process that is to die lives on, and another one may lead meanwhile.
                 self.release_by_guard(own, Of::Nodes);
-                let life = self.lives[node];
-                self.after(wait, move |w| {
-                    if w.lives[node] == life {
-                        w.kill(node);
-                        rejoin(w, node);
-                    }
+                self.in_life(node, wait, move |w| {
+                    w.kill(node);
+                    rejoin(w, node);
                 });
             }
             Some(Mutant::GuardRevokesAnothers) => {

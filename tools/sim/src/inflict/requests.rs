@@ -5,17 +5,6 @@ use crate::plan::Fault;
 use crate::world::{Fate, Rule, World};
 use eldest_core::action::{Ask, Class};
 
-/// Gives that fate to the node's next request of that kind.
-pub(super) fn befalls(w: &mut World, node: usize, what: fn(&Ask) -> bool, fate: Fate) {
-    w.rules.retain(|rule| rule.times > 0);
-    w.rules.push(Rule {
-        node,
-        what,
-        fate,
-        times: 1,
-    });
-}
-
 /// Returns the requests that the fault names, or those that its dice select.
 fn asks_for(fault: Fault) -> fn(&Ask) -> bool {
     if let Some(request) = fault.of {
@@ -30,41 +19,38 @@ fn asks_for(fault: Fault) -> fn(&Ask) -> bool {
 }
 
 /// Makes one request lost, late or refused.
-pub(super) fn on_requests(w: &mut World, fault: Fault) -> bool {
-    let Fault {
-        node, lasts, dice, ..
-    } = fault;
+pub(super) fn on_requests(w: &mut World, fault: Fault) {
+    let (node, lasts, dice) = (fault.node, fault.lasts, fault.dice);
     match fault.kind {
-        Kind::AnswerLostOnce => befalls(w, node, asks_for(fault), Fate::AnswerLost),
-        Kind::RequestLostOnce => befalls(w, node, asks_for(fault), Fate::RequestLost),
+        Kind::AnswerLostOnce => w.next(node, asks_for(fault), Fate::AnswerLost),
+        Kind::RequestLostOnce => w.next(node, asks_for(fault), Fate::RequestLost),
         Kind::LateOnce => late_once(w, fault),
         Kind::DeleteLate => {
             let deletes: fn(&Ask) -> bool = |ask| matches!(ask, Ask::Delete { .. });
-            befalls(w, node, deletes, Fate::Late(lasts / 2));
+            w.next(node, deletes, Fate::Late(lasts / 2));
             w.after(lasts / 2, move |w| w.rules.retain(|r| r.node != node));
         }
         Kind::Refused => {
             let class = passing(dice);
-            befalls(w, node, asks_for(fault), Fate::Refused(class));
+            w.next(node, asks_for(fault), Fate::Refused(class));
         }
-        Kind::Denied => befalls(w, node, asks_for(fault), Fate::Refused(for_good(dice))),
+        Kind::Denied => w.next(node, asks_for(fault), Fate::Refused(for_good(dice))),
         Kind::DeniedLater => {
             let fate = Fate::RefusedLater(for_good(dice));
-            befalls(w, node, |ask| matches!(ask, Ask::Join { .. }), fate);
+            w.next(node, |ask| matches!(ask, Ask::Join { .. }), fate);
         }
         Kind::RefusedDone => {
             let (what, class) = refused_done(dice);
-            befalls(w, node, what, Fate::RefusedLater(class));
+            w.next(node, what, Fate::RefusedLater(class));
         }
-        _ => return false,
+        _ => super::on_watches(w, fault),
     }
-    true
 }
 
 /// Makes one request arrive late, before all faults end.
 fn late_once(w: &mut World, fault: Fault) {
     let (node, half) = (fault.node, fault.lasts / 2);
-    befalls(w, node, asks_for(fault), Fate::Delayed(half));
+    w.next(node, asks_for(fault), Fate::Delayed(half));
     let this = move |rule: &Rule| rule.node == node && rule.fate == Fate::Delayed(half);
     w.after(half, move |w| w.rules.retain(|rule| !this(rule)));
 }

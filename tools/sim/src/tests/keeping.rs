@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use clap::Parser;
+
+use crate::Options;
 use crate::hunt::Hunt;
 use crate::kept::Kept;
 use crate::kind::Kind;
 use crate::mutant::Mutant;
+use crate::notation::{name_of, named};
 use crate::plan::{Beside, Plan};
 use crate::run::run;
 use crate::shrink::shrink;
@@ -45,7 +49,7 @@ fn kept_plans_break_nothing_and_name_their_lesson_and_their_mutant() {
         assert!(!kept.lesson.is_empty(), "{} has no lesson", kept.mutant);
         let broken = run(&kept.plan, None, false).broken;
         assert!(broken.is_none(), "{}: {}", kept.mutant, broken.unwrap());
-        if let Some(mutant) = Mutant::named(&kept.mutant) {
+        if let Ok(mutant) = named::<Mutant>(&kept.mutant) {
             let broken = run(&kept.plan, Some(mutant), false).broken;
             assert!(broken.is_some(), "{} is not noticed", kept.mutant);
         } else {
@@ -60,7 +64,7 @@ fn kept_plans_break_nothing_and_name_their_lesson_and_their_mutant() {
 pub(super) fn is_noticed_by_a_kept_plan(mutant: Mutant) -> bool {
     let mut plans = kept_plans().into_iter();
     plans.any(|kept| {
-        kept.mutant == mutant.name() && run(&kept.plan, Some(mutant), false).broken.is_some()
+        kept.mutant == name_of(&mutant) && run(&kept.plan, Some(mutant), false).broken.is_some()
     })
 }
 
@@ -127,18 +131,18 @@ fn a_shrunk_plan_draws_nothing_and_is_short() {
     assert_eq!(again.broken.unwrap().invariant, broken.invariant);
 }
 
-fn hunt(options: &[(&str, &str)]) -> Result<Hunt, String> {
-    let mut hunt = Hunt::default();
-    for (option, value) in options {
-        hunt.set(option, value)?;
-    }
-    hunt.check()?;
-    Ok(hunt)
+fn hunt(options: &str) -> Result<Hunt, String> {
+    let args = ["eldest-sim"].into_iter().chain(options.split(' '));
+    let options = Options::try_parse_from(args).map_err(|error| error.to_string())?;
+    options.hunt.check()?;
+    Ok(options.hunt)
 }
 
 #[test]
 fn hunt_draws_only_its_kinds_and_its_plans_can_be_kept() {
-    let hunt = hunt(&[("--only", "drop-owned,late-once")]).unwrap();
+    let only = "--only drop-owned,late-once";
+    let hunt = hunt(only).unwrap();
+    assert_eq!(hunt.again().trim(), only);
     let mut kinds = BTreeSet::new();
     for seed in 1..200 {
         let plan = hunt.plan(seed);
@@ -157,18 +161,15 @@ fn hunt_draws_only_its_kinds_and_its_plans_can_be_kept() {
 #[test]
 fn hunt_without_stories_is_refused_with_the_rule() {
     let refusals = [
-        (vec![("--only", "cut,cutt")], "no kind of fault `cutt`"),
-        (vec![("--only", "")], "no kind of fault ``"),
-        (vec![("--beside", "locks")], "goes with --only"),
-        (vec![("--only", "cut"), ("--beside", "lock")], "not `lock`"),
-        (vec![("--only", "acquire,drop-owned")], "in no story"),
-        (
-            vec![("--only", "acquire"), ("--beside", "partitions")],
-            "in no story",
-        ),
+        ("--only cut,cutt", "unknown variant `cutt`"),
+        ("--only ", "unknown variant ``"),
+        ("--beside locks", "not provided"),
+        ("--only cut --beside lock", "unknown variant `lock`"),
+        ("--only acquire,drop-owned", "in no story"),
+        ("--only acquire --beside partitions", "in no story"),
     ];
     for (options, rule) in refusals {
-        let refusal = hunt(&options).unwrap_err();
+        let refusal = hunt(options).unwrap_err();
         assert!(refusal.contains(rule), "{refusal}");
     }
 }

@@ -15,11 +15,11 @@ use crate::world::home::Home;
 use crate::world::node::Node;
 use crate::world::settings::Settings;
 use crate::world::store::{Key, Store};
-use crate::world::{Fate, Forbidden, Rule, World};
-use eldest_core::BATCH;
-use eldest_core::action::{Ask, Class, Note, SlotId, Status};
-use eldest_core::candidate::{LONG_QUEUE, WatchScope};
+use crate::world::{Fate, World};
+use eldest_core::action::{Ask, Class, Note, RequestError, SlotId, Status};
+use eldest_core::candidate::WatchScope;
 use eldest_core::kv::Reach;
+use eldest_core::reason::EndReason;
 use eldest_core::time::Time;
 
 /// The parts of the queue that a candidate may watch.
@@ -41,12 +41,7 @@ const SLOW: Settings = Settings {
     ttl: Duration::from_secs(6),
     grace: Duration::from_millis(1200),
     margin: Duration::from_millis(300),
-    timeout: Duration::from_millis(300),
-    drift_ppm: 1000,
-    long_queue: LONG_QUEUE,
-    batch: BATCH,
-    lead: Duration::ZERO,
-    tight: false,
+    ..Settings::FAST
 };
 
 /// The TTL of every world in these tests.
@@ -75,17 +70,6 @@ impl World {
         world
     }
 
-    /// Adds a node, which does nothing yet.
-    pub(crate) fn add_node(&mut self) {
-        let seed = self.rng.u64(..);
-        let mut node = Node::new(self.settings, seed);
-        (node.recording, node.share.identity) = (self.recording, self.nodes.len());
-        self.nodes.push(node);
-        self.wakes.push(Time::MAX);
-        self.lives.push(0);
-        self.inboxes.push(Vec::new());
-    }
-
     /// Returns how many nodes hold, each by its own clock.
     pub(crate) fn holders(&self, prefix: &[u8]) -> usize {
         let held = |n: &Node| n.held(prefix, self.now).count();
@@ -109,43 +93,19 @@ impl World {
             .expect("does not stand yet")
     }
 
+    /// Requests a lock or a permit for the node alone.
+    pub(crate) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
+        self.acquire_as(node, prefix, at_once, false)
+    }
+
     pub(crate) fn observe(&mut self, node: usize) {
         self.give(node, |m, now| {
             m.observe(now, u64::MAX, E.into(), Reach::Children);
         });
     }
 
-    /// Makes etcd refuse the node's watches below the prefix from now on.
-    pub(crate) fn forbid(&mut self, node: usize, prefix: &[u8], readable: bool) {
-        self.forbidden.push(Forbidden {
-            node,
-            prefix: prefix.into(),
-            readable,
-        });
-    }
-
     pub(crate) fn leads(&self, node: usize) -> bool {
         self.leader(E) == Some(node)
-    }
-
-    /// Gives that fate to the node's next request of that kind.
-    pub(crate) fn next(&mut self, node: usize, what: fn(&Ask) -> bool, fate: Fate) {
-        self.the_next(1, node, what, fate);
-    }
-
-    pub(crate) fn the_next(
-        &mut self,
-        times: usize,
-        node: usize,
-        what: fn(&Ask) -> bool,
-        fate: Fate,
-    ) {
-        self.rules.push(Rule {
-            node,
-            what,
-            fate,
-            times,
-        });
     }
 
     /// Makes one endpoint deny the node's lease, which lives on: the session considers it lost.
@@ -183,7 +143,7 @@ impl World {
 
     /// Makes such a world with nodes in these places.
     pub(crate) fn at_home(scope: WatchScope, homes: &[Home]) -> Self {
-        Self::standing(SLOW, scope, homes, |node, home| node.home = *home)
+        Self::standing(SLOW, scope, homes, |node, home| node.member.home = *home)
     }
 
     /// Runs until the node has sent one request of that kind.
@@ -195,7 +155,7 @@ impl World {
     /// Puts an empty store of another cluster in the place of etcd's.
     pub(crate) fn exchange_store(&mut self) {
         self.restored = true;
-        self.store = Store::new();
+        self.store = Store::default();
         self.store.cluster = 8;
     }
 
@@ -227,6 +187,11 @@ impl World {
 impl Node {
     pub(crate) fn status(&self, prefix: &[u8]) -> Option<Status> {
         self.candidate(prefix)?.1.status
+    }
+
+    /// Returns how the candidacy has ended, if it has.
+    pub(crate) fn ended_at(&self, prefix: &[u8]) -> Option<&(EndReason, Option<RequestError>)> {
+        self.candidate(prefix)?.1.ended.as_ref()
     }
 
     pub(crate) fn noted(&self, which: impl Fn(&Note) -> bool) -> usize {

@@ -1,12 +1,11 @@
 //! Carries out a core's actions, and does to nodes what happens to processes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::node::{Link, Node, Term, Warmth, Work};
+use super::node::{Link, Node, Term};
 use super::store::Key;
-use super::{Ev, Event, World};
+use super::{Ev, Event, Watcher, World};
 use eldest_core::action::{Action, CandidateAction, SlotId, TermId, WatchId};
 use eldest_core::queue::is_shared;
 use eldest_core::reason::LostReason;
@@ -47,17 +46,8 @@ impl World {
             self.close_term(term.prize);
         }
         let new = &mut self.nodes[node];
-        (new.offset, new.rate_ppm) = (old.offset, old.rate_ppm);
-        (new.link, new.work) = (old.link, old.work);
-        (new.follow, new.recording) = (old.follow, self.recording);
-        new.home = old.home;
-        new.version = old.version;
-        new.share = old.share;
-        new.warmth = Warmth {
-            ready: BTreeSet::new(),
-            ..old.warmth
-        };
-        new.looks_at = old.looks_at;
+        (new.offset, new.recording) = (old.offset, self.recording);
+        (new.link, new.member, new.identity) = (old.link, old.member, old.identity);
         (new.draws, new.tally) = (old.draws, old.tally);
         self.note_wake(node);
     }
@@ -67,57 +57,51 @@ impl World {
             Action::Ask { request, ask } => self.send(node, request, ask),
             Action::Watch { watch, key, prefix } => self.open_watch(node, watch, key, prefix),
             Action::Unwatch { watch: id } => {
-                self.on_stream(node, |generation| Ev::Cancel { generation, id });
+                self.on_stream(node, move |w, generation| {
+                    w.cancel_watch(node, generation, id);
+                });
             }
-            Action::Progress => self.on_stream(node, |generation| Ev::Progress { generation }),
+            Action::Progress => {
+                self.on_stream(node, move |w, generation| w.progress(node, generation));
+            }
             Action::HangUpWatches { elsewhere } => self.hang_up(node, elsewhere),
+            report => self.report(node, report),
+        }
+    }
+
+    /// Checks and records a report of the core.
+    fn report(&mut self, node: usize, action: Action) {
+        self.says_action(node, &action);
+        match &action {
             Action::Candidate(CandidateAction::TermEnded { slot, term, .. }) => {
-                self.says_action(node, &action);
-                if let Some(candidate) = self.nodes[node].candidates.get_mut(&slot) {
-                    candidate.former_term = Some(term);
+                if let Some(candidate) = self.nodes[node].candidates.get_mut(slot) {
+                    candidate.former_term = Some(*term);
                 }
-                self.wind_up(node, slot, term);
-                self.note_action(node, action);
+                self.wind_up(node, *slot, *term);
             }
             Action::Candidate(CandidateAction::Elected { slot, .. }) => {
-                self.says_action(node, &action);
                 self.begin_term(node, &action);
                 // As in `Resource::elected`, the candidate is dropped when it has what it waited for.
-                if self.nodes[node].candidates[&slot].brief {
-                    self.leave_slot(node, slot);
+                if self.nodes[node].candidates[slot].brief {
+                    self.leave_slot(node, *slot);
                 }
             }
             Action::Candidate(CandidateAction::Taken {
                 member,
                 partition,
                 slot,
-            }) => self.taken(node, member, partition, slot),
-            Action::Observed { .. } => {
-                self.says_action(node, &action);
-                self.shown(node, &action);
-                self.note_action(node, action);
-            }
-            Action::Synced { .. } | Action::Confirmed { .. } => {
-                self.note_action(node, action);
-                self.check_ages(node);
-            }
-            Action::ObserveFailed { slot, .. } => {
-                self.says_action(node, &action);
-                self.observer_failed(node, slot);
-                self.note_action(node, action);
-            }
-            other => {
-                self.says_action(node, &other);
-                match &other {
-                    Action::Left { term, left } => self.left(node, *term, left),
-                    Action::Candidate(CandidateAction::Coming { slot, .. }) => {
-                        self.prepare(node, *slot);
-                    }
-                    Action::Proclaimed { ticket, result } => self.proclaimed(node, *ticket, result),
-                    _ => self.check_lead(node, &other),
-                }
-                self.note_action(node, other);
-            }
+            }) => self.taken(node, *member, *partition, *slot),
+            Action::Candidate(CandidateAction::Coming { slot, .. }) => self.prepare(node, *slot),
+            Action::Observed { .. } => self.shown(node, &action),
+            Action::ObserveFailed { slot, .. } => self.observer_failed(node, *slot),
+            Action::Left { term, left } => self.left(node, *term, left),
+            Action::Proclaimed { ticket, result } => self.proclaimed(node, *ticket, result),
+            _ => self.check_lead(node, &action),
+        }
+        let confirms = matches!(action, Action::Synced { .. } | Action::Confirmed { .. });
+        self.note_action(node, action);
+        if confirms {
+            self.check_ages(node);
         }
     }
 
@@ -131,10 +115,10 @@ impl World {
     }
 
     /// Sends a message on the open watch stream.
-    fn on_stream(&mut self, node: usize, ev: impl FnOnce(u64) -> Ev) {
+    fn on_stream(&mut self, node: usize, arrives: impl FnOnce(&mut World, u64) + 'static) {
         let generation = self.nodes[node].watch_generation;
-        let at = self.now.after(self.hop(node));
-        self.schedule(at, node, ev(generation));
+        let hop = self.hop(node);
+        self.in_life(node, hop, move |w| arrives(w, generation));
     }
 
     fn open_watch(&mut self, node: usize, id: WatchId, key: Key, prefix: bool) {
@@ -143,15 +127,16 @@ impl World {
         n.watch_generation += u64::from(first);
         let generation = n.watch_generation;
         let opening = [Duration::ZERO, n.link.opening][usize::from(first)];
-        let at = self.now.after(self.hop(node) + opening);
-        let register = Ev::Register {
+        let watcher = Watcher {
+            node,
             generation,
             id,
             key,
             prefix,
-            first,
+            last: self.now,
         };
-        self.schedule(at, node, register);
+        let out = self.hop(node) + opening;
+        self.in_life(node, out, move |w| w.request_watch(watcher, first));
     }
 
     fn note_action(&mut self, node: usize, action: Action) {
@@ -162,7 +147,7 @@ impl World {
 
     /// Cancels the term's token; its work ends later.
     fn wind_up(&mut self, node: usize, slot: SlotId, term: TermId) {
-        if let Work::After(wait) = self.nodes[node].work {
+        if let Some(wait) = self.nodes[node].member.work {
             let at = self.now.after(wait);
             self.schedule(at, node, Ev::Deliver(Event::Joined { slot, term }));
         }

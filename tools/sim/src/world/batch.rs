@@ -51,20 +51,12 @@ impl World {
             Event::Answer {
                 request,
                 answer,
-                stream,
                 timeout,
-            } => match self.nodes[node].alone.remove(&request) {
-                Some(sending) => Event::Sent {
-                    sending,
-                    answers: vec![answer],
-                    timeout,
-                },
-                None => Event::Answer {
-                    request,
-                    answer,
-                    stream,
-                    timeout,
-                },
+                ..
+            } if self.nodes[node].alone.contains_key(&request) => Event::Sent {
+                sending: self.nodes[node].alone.remove(&request).expect("just found"),
+                answers: vec![answer],
+                timeout,
             },
             event => event,
         }
@@ -120,13 +112,10 @@ impl World {
             _ => self.time_out_together(node, sending, now),
         }
         if let Some(out) = out {
-            let arrive = Ev::ArriveTogether {
-                asked,
-                sent: now,
-                back: way_back,
-                refusal,
-            };
-            self.schedule(now.after(out), node, arrive);
+            let way = (now, way_back, refusal);
+            self.arrive_after(node, out, move |w, alive| {
+                w.arrive_together(node, alive, &asked, way);
+            });
         }
     }
 

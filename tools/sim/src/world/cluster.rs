@@ -48,8 +48,8 @@ impl World {
             watch_scope: follow,
             persistent,
             gives_way: true,
-            warm_within: self.nodes[node].warmth.within,
-            required: required(self.nodes[node].version),
+            warm_within: self.nodes[node].member.warm_within,
+            required: required(self.nodes[node].member.version),
             ..CandidateConfig::default()
         };
         self.join_as(node, prefix, config)
@@ -71,99 +71,80 @@ impl World {
     }
 
     fn join_as(&mut self, node: usize, prefix: &[u8], config: CandidateConfig) -> Option<SlotId> {
-        let prefix: Key = prefix.into();
-        let n = &mut self.nodes[node];
+        let n = &self.nodes[node];
         let slot = n.next_slot();
-        if n.stood
-            .get(&prefix)
-            .is_some_and(|other| n.core.is_candidate(*other))
-        {
+        if n.is_candidate(prefix) {
             return None;
         }
-        n.stood.insert(Arc::clone(&prefix), slot);
-        n.candidates.insert(
-            slot,
-            SimCandidate {
-                prefix: Arc::clone(&prefix),
-                ..SimCandidate::default()
-            },
-        );
-        if !config.present {
-            self.prize_of(&prefix);
-        }
-        let value = self.value(node, slot, 0);
-        self.give(node, |m, now| {
-            m.campaign(now, slot, prefix, value, config);
-        });
+        let candidate = SimCandidate::of(prefix);
+        self.stand(node, slot, candidate, self.value(node, slot, 0), config);
         Some(slot)
     }
 
-    /// Requests a lock, or one of the permits of `PERMITS`. A node that got one does not join again by itself.
-    pub(crate) fn acquire(&mut self, node: usize, prefix: &[u8], at_once: bool) -> Option<SlotId> {
-        self.acquire_as(node, prefix, at_once, false)
-    }
-
-    /// Requests a lock, to hold it together with others that share it.
-    pub(crate) fn acquire_shared(
+    /// Adds a candidate to those of the node, and lets its session join with that value.
+    pub(super) fn stand(
         &mut self,
         node: usize,
-        prefix: &[u8],
-        at_once: bool,
-    ) -> Option<SlotId> {
-        self.acquire_as(node, prefix, at_once, true)
+        slot: SlotId,
+        candidate: SimCandidate,
+        value: Key,
+        config: CandidateConfig,
+    ) {
+        let prefix = Arc::clone(&candidate.prefix);
+        if !config.present && config.partitions.is_none() {
+            self.prize_of(&prefix);
+        }
+        let n = &mut self.nodes[node];
+        n.candidates.insert(slot, candidate);
+        if config.permit.is_some() || config.shared.is_some() {
+            n.permits.push(slot);
+        } else {
+            n.stood.insert(Arc::clone(&prefix), slot);
+        }
+        self.give(node, |m, now| m.campaign(now, slot, prefix, value, config));
     }
 
-    fn acquire_as(
+    /// Requests a lock, or one of the permits of `PERMITS`. A shared lock is held together with others that share it. A node that
+    /// got one does not join again by itself.
+    pub(crate) fn acquire_as(
         &mut self,
         node: usize,
         prefix: &[u8],
         at_once: bool,
         shared: bool,
     ) -> Option<SlotId> {
-        let prefix: Key = prefix.into();
-        let n = &mut self.nodes[node];
+        let n = &self.nodes[node];
         let slot = n.next_slot();
         let permit = prefix.starts_with(FAMILY).then(|| Permit {
-            capacity: capacity_of(&prefix),
+            capacity: capacity_of(prefix),
             family: FAMILY.into(),
             number: slot,
         });
-        if permit.is_some() || shared {
-            n.permits.push(slot);
-        } else {
-            // As in the session's own queue, the next task joins when the one before has left completely.
-            let before = n.stood.get(&prefix).map(|other| &n.candidates[other]);
-            if before.is_some_and(|candidate| candidate.ended.is_none()) {
-                return None;
-            }
-            n.stood.insert(Arc::clone(&prefix), slot);
+        // As in the session's own queue, the next task joins when the one before has left completely.
+        let before = n.candidate(prefix).map(|(_, before)| before);
+        let waits = before.is_some_and(|before| before.ended.is_none());
+        if waits && permit.is_none() && !shared {
+            return None;
         }
         let candidate = SimCandidate {
-            prefix: Arc::clone(&prefix),
             brief: true,
             at_once,
-            ..SimCandidate::default()
+            ..SimCandidate::of(prefix)
         };
-        n.candidates.insert(slot, candidate);
-        self.prize_of(&prefix);
+        let config = CandidateConfig {
+            watch_scope: match permit {
+                Some(_) => WatchScope::Everyone,
+                None => WatchScope::Predecessor,
+            },
+            persistent: false,
+            at_once,
+            permit,
+            shared: shared.then_some(slot),
+            ..CandidateConfig::default()
+        };
         // The value is a candidate's, which would give up its place if its data centre were evacuated.
         let value = self.tagged(node, "held");
-        self.give(node, |m, now| {
-            let follow = if permit.is_some() {
-                WatchScope::Everyone
-            } else {
-                WatchScope::Predecessor
-            };
-            let config = CandidateConfig {
-                watch_scope: follow,
-                persistent: false,
-                at_once,
-                permit,
-                shared: shared.then_some(slot),
-                ..CandidateConfig::default()
-            };
-            m.campaign(now, slot, prefix, value, config);
-        });
+        self.stand(node, slot, candidate, value, config);
         Some(slot)
     }
 
@@ -243,12 +224,10 @@ impl World {
         self.says(Some(node), || format!("is stopped for {wait:?}"));
         self.nodes[node].paused = true;
         self.note_wake(node);
-        let (since, life) = (self.now, self.lives[node]);
-        self.after(wait, move |w| {
-            if w.lives[node] == life {
-                w.skip_pause(node, since);
-                w.resume(node);
-            }
+        let since = self.now;
+        self.in_life(node, wait, move |w| {
+            w.skip_pause(node, since);
+            w.resume(node);
         });
     }
 

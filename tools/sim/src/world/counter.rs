@@ -23,7 +23,7 @@ pub(crate) struct Counter {
     unknown: u64,
 }
 
-/// A step of guarded work.
+/// A step of guarded work on the leader's side.
 #[derive(Debug, Clone)]
 pub(crate) struct Effect {
     prize: usize,
@@ -36,13 +36,8 @@ pub(crate) struct Effect {
 enum Step {
     /// The leader begins, if its term is valid.
     Begin,
-    Read,
     /// The read value; the leader checks its term once more, and writes.
     Found {
-        value: u64,
-        version: u64,
-    },
-    Write {
         value: u64,
         version: u64,
     },
@@ -107,18 +102,9 @@ impl World {
         self.check_clean(node);
         match effect.step {
             Step::Begin => {
-                let step = Step::Read;
-                let lost = self.nodes[node].link.requests_lost;
-                if !lost {
-                    let at = now.after(self.hop(node));
-                    self.schedule(
-                        at,
-                        node,
-                        Ev::Effect(Effect {
-                            step,
-                            ..effect.clone()
-                        }),
-                    );
+                if !self.nodes[node].link.requests_lost {
+                    let (hop, read) = (self.hop(node), effect.clone());
+                    self.after(hop, move |w| w.read_counter(node, read));
                 }
                 // The leader does not wait for an answer that does not come.
                 self.effect_later(node, effect);
@@ -132,50 +118,50 @@ impl World {
                 } else {
                     self.hop(node)
                 };
-                let step = Step::Write {
-                    value: value + 1,
-                    version,
-                };
                 self.prizes[effect.prize].counter.unknown += 1;
-                self.schedule(now.after(wait), node, Ev::Effect(Effect { step, ..effect }));
+                self.after(wait, move |w| {
+                    w.write_counter(node, effect, (value + 1, version));
+                });
             }
-            Step::Read | Step::Write { .. } | Step::Written { .. } => {}
+            Step::Written { .. } => {}
         }
     }
 
-    /// Does a step on the store's side.
-    pub(super) fn take_effect(&mut self, node: usize, effect: Effect) {
+    /// Reads the counter on the store's side.
+    fn read_counter(&mut self, node: usize, effect: Effect) {
+        if self.store.headless.is_none() {
+            let Counter { value, version, .. } = self.prizes[effect.prize].counter;
+            self.answer_effect(node, effect, Step::Found { value, version });
+        }
+    }
+
+    /// Writes the counter on the store's side, if it has that version.
+    fn write_counter(&mut self, node: usize, effect: Effect, (value, version): (u64, u64)) {
         if self.store.headless.is_some() {
             return;
         }
         let stands = self.store.holds(&effect.key, effect.token);
         let guarded = self.mutant != Some(Mutant::Unguarded);
         let counter = &mut self.prizes[effect.prize].counter;
-        let step = match effect.step {
-            Step::Read => Step::Found {
-                value: counter.value,
-                version: counter.version,
-            },
-            Step::Write { value, version } => {
-                let done = !guarded || (stands && counter.version == version);
-                self.tally.add("stale writes refused", (!stands).into());
-                self.tally.add("guarded writes", done.into());
-                if done {
-                    let (newest, token) = (counter.token, effect.token);
-                    counter.value = value;
-                    counter.version += 1;
-                    counter.token = newest.max(token);
-                    self.store.bump(1);
-                    if token < newest || !stands {
-                        let what = format!("a stale write of {token} was admitted after {newest}");
-                        self.broken(Invariant::Fencing, what);
-                    }
-                }
-                self.check_counter(effect.prize);
-                Step::Written { done }
+        let done = !guarded || (stands && counter.version == version);
+        self.tally.add("stale writes refused", (!stands).into());
+        self.tally.add("guarded writes", done.into());
+        if done {
+            let (newest, token) = (counter.token, effect.token);
+            counter.value = value;
+            counter.version += 1;
+            counter.token = newest.max(token);
+            self.store.bump(1);
+            if token < newest || !stands {
+                let what = format!("a stale write of {token} was admitted after {newest}");
+                self.broken(Invariant::Fencing, what);
             }
-            Step::Begin | Step::Found { .. } | Step::Written { .. } => return,
-        };
+        }
+        self.check_counter(effect.prize);
+        self.answer_effect(node, effect, Step::Written { done });
+    }
+
+    fn answer_effect(&mut self, node: usize, effect: Effect, step: Step) {
         if !self.nodes[node].link.answers_lost {
             let at = self.now.after(self.hop(node));
             let effect = Effect { step, ..effect };

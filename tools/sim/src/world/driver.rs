@@ -15,18 +15,11 @@ use eldest_core::action::{Answer, Ask, RequestId, SlotId, TermId};
 use eldest_core::time::Time;
 use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
 
-/// A request of a user's handle to the driver.
-type Command = Box<dyn FnOnce(&mut World)>;
-
 /// The events and commands that wait for the driver of one node.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    urgent: VecDeque<Event>,
-    answers: VecDeque<Event>,
-    watches: VecDeque<Event>,
-    commands: VecDeque<Command>,
-    /// The answered transactions of batches.
-    sent: VecDeque<Event>,
+    /// The inputs of each [`Source`].
+    waiting: [VecDeque<Input>; 6],
     turns: Turns,
     /// The requests whose answers are taken up first.
     urgent_requests: BTreeSet<RequestId>,
@@ -47,11 +40,13 @@ enum Turn {
     Over,
 }
 
-/// The work of one turn.
-enum Work {
+/// An input that a driver takes up.
+enum Input {
     Event(Event),
+    /// A timer is due.
     Due,
-    Commands(Vec<Command>),
+    /// A request of a user's handle to the driver.
+    Command(Box<dyn FnOnce(&mut World)>),
 }
 
 impl Inbox {
@@ -78,47 +73,36 @@ impl Inbox {
     }
 
     fn put(&mut self, event: Event) {
-        let line = match &event {
-            Event::Answer { request, .. } if self.urgent_requests.remove(request) => {
-                &mut self.urgent
-            }
-            Event::Answer { .. } | Event::Answers { .. } => &mut self.answers,
-            Event::Sent { .. } => &mut self.sent,
-            _ => &mut self.watches,
+        let source = match &event {
+            Event::Answer { request, .. } if self.urgent_requests.remove(request) => Source::Urgent,
+            Event::Answer { .. } | Event::Answers { .. } => Source::Answers,
+            Event::Sent { .. } => Source::Sending,
+            _ => Source::Watches,
         };
-        line.push_back(event);
+        self.waiting[source as usize].push_back(Input::Event(event));
     }
 
-    /// Returns the next work.
-    fn next(&mut self, due: bool) -> Option<Work> {
+    /// Returns the inputs of the next turn.
+    fn next(&mut self, due: bool) -> Option<Vec<Input>> {
         let mut turns = self.turns;
-        let work = turns.take(|source| self.take(source, due));
+        let inputs = turns.take(|source| self.take(source, due));
         self.turns = turns;
-        work
+        inputs
     }
 
-    fn take(&mut self, source: Source, due: bool) -> Option<Work> {
-        let line = match source {
-            Source::Urgent => &mut self.urgent,
-            Source::Timers => return due.then_some(Work::Due),
-            Source::Sending => &mut self.sent,
-            Source::Commands => {
-                let most = self.commands.len().min(IN_ONE_TURN);
-                let commands: Vec<_> = self.commands.drain(..most).collect();
-                return (!commands.is_empty()).then_some(Work::Commands(commands));
-            }
-            Source::Answers => &mut self.answers,
-            Source::Watches => &mut self.watches,
+    fn take(&mut self, source: Source, due: bool) -> Option<Vec<Input>> {
+        let most = match source {
+            Source::Timers => return due.then(|| vec![Input::Due]),
+            Source::Commands => IN_ONE_TURN,
+            _ => 1,
         };
-        line.pop_front().map(Work::Event)
+        let waiting = &mut self.waiting[source as usize];
+        let first = ..most.min(waiting.len());
+        (!waiting.is_empty()).then(|| waiting.drain(first).collect())
     }
 
     fn is_empty(&self) -> bool {
-        self.urgent.is_empty()
-            && self.answers.is_empty()
-            && self.sent.is_empty()
-            && self.watches.is_empty()
-            && self.commands.is_empty()
+        self.waiting.iter().all(VecDeque::is_empty)
     }
 }
 
@@ -192,7 +176,8 @@ impl World {
         if self.plan.cost.is_zero() {
             act(self);
         } else {
-            self.nodes[node].inbox.commands.push_back(Box::new(act));
+            let commands = &mut self.nodes[node].inbox.waiting[Source::Commands as usize];
+            commands.push_back(Input::Command(Box::new(act)));
             self.begin_turn(node);
         }
     }
@@ -216,24 +201,26 @@ impl World {
             }
             // The clock decides, not the timer, whatever woke the driver.
             let due = n.due.is_some_and(|due| due <= now) && !n.closed();
-            let Some(work) = n.inbox.next(due) else {
+            let Some(inputs) = n.inbox.next(due) else {
                 return;
             };
             n.inbox.turn = Turn::Deciding;
             let waits = !n.inbox.is_empty();
             self.tally
                 .add("turns that left inputs waiting", waits.into());
-            match work {
-                Work::Event(event) => self.take_up(node, event),
-                Work::Due => self.give(node, Core::tick),
-                Work::Commands(commands) => commands.into_iter().for_each(|act| act(self)),
+            for input in inputs {
+                match input {
+                    Input::Event(event) => self.take_up(node, event),
+                    Input::Due => self.give(node, Core::tick),
+                    Input::Command(act) => act(self),
+                }
             }
             // Most turns cost almost nothing.
             let costs = self.nodes[node].draws.u8(..2) == 0;
             if costs && let Ok(most @ 1..) = u64::try_from(self.plan.cost.as_micros()) {
                 self.nodes[node].inbox.turn = Turn::Busy;
                 let cost = Duration::from_micros(self.nodes[node].draws.u64(..=most));
-                self.schedule(now.after(cost), node, Ev::TurnOver);
+                self.in_life(node, cost, move |w| w.turn_over(node));
                 self.note_wake(node);
                 return;
             }
@@ -242,7 +229,7 @@ impl World {
     }
 
     /// Ends a turn whose time has passed.
-    pub(super) fn turn_over(&mut self, node: usize) {
+    fn turn_over(&mut self, node: usize) {
         if self.nodes[node].paused {
             self.nodes[node].inbox.turn = Turn::Over;
             return;
@@ -395,12 +382,6 @@ impl World {
         self.note_wake(node);
         for (wait, event) in stopped {
             self.schedule(self.now.after(wait), node, Ev::Deliver(event));
-        }
-        if self.plan.cost.is_zero() {
-            for event in std::mem::take(&mut self.inboxes[node]) {
-                self.deliver(node, event);
-            }
-            return;
         }
         // All inputs are there before the driver takes up the first.
         let before = std::mem::replace(&mut self.nodes[node].inbox.turn, Turn::Busy);

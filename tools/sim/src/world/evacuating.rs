@@ -104,7 +104,7 @@ impl World {
                 |entry: &&Entry| entry.lease != 0 && !self.is_away(entry) && may_lead(entry);
             let leads = queue.first().filter(|first| self.is_away(first));
             if let (Some(first), Some(other)) = (leads, queue.iter().find(outsider)) {
-                let who = super::trace::keys(&[first.clone(), other.clone()]);
+                let who = super::trace::keys([first, other]);
                 let what = format!("one in an evacuated data centre leads beside another: {who}");
                 return Err((Invariant::Evacuated, what));
             }
@@ -129,7 +129,7 @@ impl World {
         };
         match keys.iter().find(owns) {
             Some(entry) => {
-                let key = super::trace::keys(std::slice::from_ref(entry));
+                let key = super::trace::keys([entry]);
                 let what = format!("one in an evacuated data centre owns {key}");
                 Err((Invariant::Evacuated, what))
             }
@@ -178,16 +178,12 @@ impl World {
 
     /// Returns the value that a node announces, with its data centre, its share, its version, and if it is cold.
     pub(crate) fn tagged(&self, node: usize, value: &str) -> Key {
-        let node = &self.nodes[node];
-        let (tag, share) = (
-            node.home.tag(),
-            share_tag(node.share.capacity, node.share.spread),
-        );
-        let cold = match &node.warmth {
-            warmth if warmth.is_cold => cold_tag(&warmth.ready),
-            _ => String::new(),
-        };
-        let version = version_tag(node.version);
+        let (member, ready) = (&self.nodes[node].member, &self.nodes[node].ready);
+        let tag = member.home.tag();
+        let share = share_tag(member.capacity, member.spread);
+        let version = version_tag(member.version);
+        let cold = member.prepares.then(|| cold_tag(ready));
+        let cold = cold.unwrap_or_default();
         Arc::from(format!("{tag}{share}{version}{cold}{value}").into_bytes())
     }
 }

@@ -127,15 +127,20 @@ impl World {
             || self.lost_its_anchor(prize, token)
     }
 
+    /// Returns the queue of a prize, eldest first. The key of a partition is its own queue.
+    fn queue_of(&self, prefix: &Key) -> Vec<Entry> {
+        if prefix.ends_with(b"/") {
+            self.store.queue(prefix)
+        } else {
+            self.store.entry(prefix).into_iter().collect()
+        }
+    }
+
     /// Checks I2 and I4. A node whose key was deleted by another client may still see itself first in late events.
     pub(super) fn check_election(&mut self, node: usize, prize: usize, token: i64) {
         let prefix = Arc::clone(&self.prizes[prize].prefix);
         let capacity = self.prizes[prize].capacity;
-        let mut queue = self.store.queue(&prefix);
-        // A partition's key is its own queue.
-        if let Some(own) = self.store.entry(&prefix) {
-            queue = vec![own.clone()];
-        }
+        let queue = self.queue_of(&prefix);
         let terms = self.nodes[node].terms.iter();
         let term = terms.rev().find(|t| t.prize == prize && t.token == token);
         let key = term.map_or_else(|| Arc::clone(&prefix), |term| Arc::clone(&term.key));
@@ -187,20 +192,13 @@ impl World {
         let n = &self.nodes[node];
         let now = n.local(self.now);
         let mut working = n.terms.iter().filter(|t| !t.joined && now < t.cutoff());
+        let keys = given_up(ask);
         let released = working.find(|term| match ask {
-            Ask::Delete {
-                key,
-                create_revision,
-                ..
-            } => *key == term.key && *create_revision == term.token,
-            Ask::Release { keys } => keys
-                .iter()
-                .any(|(key, created)| *key == term.key && *created == term.token),
             Ask::Revoke { lease } => self
                 .store
                 .entry(&term.key)
                 .is_some_and(|e| e.create_revision == term.token && e.lease == *lease),
-            _ => false,
+            _ => keys.contains(&(Arc::clone(&term.key), term.token)),
         });
         if let Some(token) = released.map(|term| term.token) {
             let what = format!(
@@ -223,18 +221,10 @@ impl World {
 
     /// Records a delete that reaches etcd, if it hits a key that its session holds at this moment.
     pub(super) fn is_held(&mut self, node: usize, alive: bool, ask: &Ask) -> bool {
-        let keys: &[(Key, i64)] = match ask {
-            Ask::Delete {
-                key,
-                create_revision,
-                ..
-            } => &[(Arc::clone(key), *create_revision)],
-            Ask::Release { keys } => keys,
-            _ => return false,
-        };
         if !alive {
             return false;
         }
+        let keys = given_up(ask);
         let blind = self.mutant == Some(crate::mutant::Mutant::DeletesBlindly);
         let held = keys.iter().find(|(key, created)| {
             let entry = self.store.entry(key);
@@ -315,18 +305,17 @@ impl World {
     /// Checks that every key of the prize is owned, and that the eldest lead. Adds the key of a partition to the owned
     /// ones.
     fn eldest_lead(&self, prize: &Prize, owned: &mut Vec<Key>) -> Result<(), (Invariant, String)> {
-        let mut queue = self.store.queue(&prize.prefix);
-        // A partition's key is its own queue, and has an owner for as long as a node acts under it.
-        if let Some(own) = self.store.entry(&prize.prefix) {
-            queue.push(own.clone());
-            if self.nodes.iter().any(|n| n.lease() == Some(own.lease)) {
-                owned.push(Arc::clone(&own.key));
-            }
+        let queue = self.queue_of(&prize.prefix);
+        // The key of a partition has an owner for as long as a node acts under it.
+        if let Some(own) = queue.iter().find(|own| own.key == prize.prefix)
+            && self.nodes.iter().any(|n| n.lease() == Some(own.lease))
+        {
+            owned.push(Arc::clone(&own.key));
         }
         let stray = queue.iter().find(|entry| !owned.contains(&entry.key));
         if let Some(entry) = stray {
-            let key = super::trace::keys(std::slice::from_ref(entry));
-            return Err((Invariant::Leaks, format!("nobody's key: {key}")));
+            let what = format!("nobody's key: {}", super::trace::keys([entry]));
+            return Err((Invariant::Leaks, what));
         }
         let nodes = self.nodes.iter();
         let held = nodes.flat_map(|n| n.held(&prize.prefix, self.now));
@@ -344,6 +333,19 @@ impl World {
             return stuck(format!("{held:?} lead, but the eldest are {eldest:?}"));
         }
         Ok(())
+    }
+}
+
+/// Returns the keys that a request deletes because their session gives them up, each with its create revision.
+fn given_up(ask: &Ask) -> Vec<(Key, i64)> {
+    match ask {
+        Ask::Delete {
+            key,
+            create_revision,
+            ..
+        } => vec![(Arc::clone(key), *create_revision)],
+        Ask::Release { keys } => keys.clone(),
+        _ => Vec::new(),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Lets ended terms leave states, and checks each: the transaction that deletes its term's key saves it, or none does,
 //! and the caller learns which.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::World;
@@ -10,13 +9,6 @@ use super::promise::Invariant;
 use super::store::Key;
 use eldest_core::action::{Answer, Ask, FinalState, Left, TermId};
 use eldest_core::kv::Entry;
-
-/// The states of all elections.
-#[derive(Debug, Default)]
-pub(crate) struct Leaving {
-    /// The tokens of the states that were ever saved in each key.
-    saved: BTreeMap<Key, BTreeSet<i64>>,
-}
 
 /// Returns the token of the term that left the state.
 fn token_of(value: &[u8]) -> Option<i64> {
@@ -58,11 +50,7 @@ impl World {
             return answer;
         };
         let is_writer = writer.is_some_and(|writer| writer.create_revision == token);
-        let saved = self
-            .leaving
-            .saved
-            .entry(Arc::clone(&state.key))
-            .or_default();
+        let saved = self.saved_states.entry(Arc::clone(&state.key)).or_default();
         let newest = saved.last().copied();
         saved.insert(token);
         if !is_writer || self.store.contains(key) {
@@ -83,7 +71,7 @@ impl World {
             self.broken(Invariant::States, what);
             return;
         };
-        let saved = self.leaving.saved.get(&key);
+        let saved = self.saved_states.get(&key);
         let is_saved = saved.is_some_and(|saved| saved.contains(&token));
         // As `settle` of the library decides.
         let (is_open, found) = match left {
@@ -121,7 +109,7 @@ impl World {
                 return Err((Invariant::Liveness, what));
             }
         }
-        for (key, saved) in self.leaving.saved.iter().filter(|_| !self.restored) {
+        for (key, saved) in self.saved_states.iter().filter(|_| !self.restored) {
             let state = states.iter().find(|state| state.key == *key);
             let state = state.and_then(|state| token_of(&state.value));
             if state.as_ref() != saved.last() {

@@ -26,7 +26,7 @@ impl World {
         for (node, n) in self.nodes.iter().enumerate().filter(|(_, n)| allows(n)) {
             let own = n.lease();
             // A candidate that follows its predecessor learns late that it is next.
-            let sees_all = n.follow == WatchScope::Everyone;
+            let sees_all = n.member.follow == WatchScope::Everyone;
             if let Some(lease) = own.filter(|lease| n.doubts.asks.contains(lease)) {
                 let what = format!("node {node} asks itself, {lease:x}");
                 return Err((Invariant::Asked, what));

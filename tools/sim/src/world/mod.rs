@@ -2,7 +2,6 @@
 //! cores' requests are executed, delayed or lost, and the invariants are checked after every step.
 
 mod acting;
-pub(crate) mod agenda;
 mod anchors;
 pub(crate) mod announcing;
 pub(crate) mod batch;
@@ -37,10 +36,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agenda::Agenda;
 use counter::{Counter, Effect};
 use doubts::Anchors;
-use leaving::Leaving;
 use message::Message;
 use node::Node;
 use observers::Past;
@@ -49,12 +46,12 @@ use settings::Settings;
 use step::Step;
 use store::{Key, Store};
 use tally::Tally;
-use versions::Led;
 
 use crate::mutant::Mutant;
 use crate::plan::{Beside, Plan};
 use eldest_core::action::{Answer, Ask, Class, RequestId, SlotId, TermId, WatchId};
 use eldest_core::time::Time;
+use eldest_core::version::Version;
 
 /// The fate of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +76,7 @@ pub(crate) enum Fate {
 /// The fate of the next requests of one kind.
 pub(crate) struct Rule {
     pub(crate) node: usize,
-    pub(crate) what: fn(&Ask) -> bool,
+    pub(crate) what: Box<dyn Fn(&Ask) -> bool>,
     pub(crate) fate: Fate,
     pub(crate) times: usize,
 }
@@ -87,7 +84,7 @@ pub(crate) struct Rule {
 /// A node that is stopped for a while when it has sent its next request of one kind, or later.
 pub(crate) struct Stop {
     pub(crate) node: usize,
-    pub(crate) what: fn(&Ask) -> bool,
+    pub(crate) what: Box<dyn Fn(&Ask) -> bool>,
     /// The time from the request to the stop.
     pub(crate) wait: Duration,
     pub(crate) lasts: Duration,
@@ -141,46 +138,21 @@ impl Event {
     }
 }
 
+/// The arrival of a request at etcd, given true if the node's process lives.
+type Arrival = Box<dyn FnOnce(&mut World, bool)>;
+
 /// An event of the world.
 pub(crate) enum Ev {
-    /// A request reaches etcd. `back` is the duration of its answer, if that may arrive.
-    Arrive {
-        request: RequestId,
-        ask: Ask,
-        stream: Option<(u64, Option<i64>)>,
-        sent: Time,
-        back: Option<Duration>,
-        /// The refusal with which it is answered, although it is carried out.
-        refusal: Option<Class>,
-    },
-    /// Requests that share a transaction reach etcd.
-    ArriveTogether {
-        asked: Vec<eldest_core::batcher::Asked>,
-        sent: Time,
-        back: Option<batch::WayBack>,
-        refusal: Option<Class>,
-    },
-    Register {
-        generation: u64,
-        id: WatchId,
-        key: Key,
-        prefix: bool,
-        first: bool,
-    },
-    Cancel {
-        generation: u64,
-        id: WatchId,
-    },
-    Progress {
-        generation: u64,
-    },
+    /// A request of a node reaches etcd.
+    Arrive(Arrival),
+    /// An event reaches a process.
     Deliver(Event),
-    /// A turn of a node's driver ends.
-    TurnOver,
-    /// Guarded work of a leader reaches its store.
-    Effect(Effect),
+    /// An act that is forgotten if its process is killed; that of [`NOBODY`] never is.
     Do(Box<dyn FnOnce(&mut World)>),
 }
+
+/// The node of acts that belong to no process.
+const NOBODY: usize = usize::MAX;
 
 /// A watch as etcd holds it.
 pub(crate) struct Watcher {
@@ -247,10 +219,7 @@ pub(crate) struct Line {
     pub(crate) step: Option<Step>,
 }
 
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, each said in its own words"
-)]
+#[derive(Default)]
 pub(crate) struct World {
     pub(crate) now: Time,
     pub(crate) settings: Settings,
@@ -278,8 +247,10 @@ pub(crate) struct World {
     /// True if leaders do guarded work.
     pub(crate) working: bool,
     pub(crate) anchors: Anchors,
-    pub(crate) leaving: Leaving,
-    pub(crate) led: Led,
+    /// The tokens of the terms whose state was ever saved in each key.
+    saved_states: BTreeMap<Key, BTreeSet<i64>>,
+    /// The newest version that led each election since its mark was last removed.
+    newest_led: BTreeMap<Key, Version>,
     /// How many keys a session may have; each is checked in turn.
     pub(crate) turns: u32,
     pub(crate) mutant: Option<Mutant>,
@@ -291,10 +262,9 @@ pub(crate) struct World {
     crowded: usize,
     pub(crate) lives: Vec<u64>,
     pub(crate) inboxes: Vec<Vec<Event>>,
-    agenda: Agenda<(usize, u64, Ev)>,
-    /// The generator for a test's own draws.
-    #[cfg(test)]
-    pub(crate) rng: fastrand::Rng,
+    /// The future events by time and, at the same instant, in the order of their planning; each with its node and that node's life.
+    agenda: BTreeMap<(Time, u64), (usize, u64, Ev)>,
+    planned: u64,
     pub(crate) watchers: Vec<Watcher>,
     /// The histories of all observed prefixes, and how many observers were ever started.
     pub(crate) pasts: Vec<Past>,
@@ -305,52 +275,25 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn with(settings: Settings, plan: Plan, nodes: usize) -> Self {
-        let seed = plan.seed;
-        Self {
-            now: Time::ZERO,
+        let mut world = Self {
             settings,
             plan,
-            store: Store::new(),
-            nodes: (0..nodes)
-                .map(|n| {
-                    let mut node = Node::new(settings, seed ^ (n as u64 + 1));
-                    node.share.identity = n;
-                    node
-                })
-                .collect(),
-            wakes: vec![Time::MAX; nodes],
-            recording: false,
-            asked: Vec::new(),
-            rules: Vec::new(),
-            stops: Vec::new(),
-            forbidden: Vec::new(),
-            elected: Vec::new(),
-            touched: BTreeSet::new(),
-            overlaps: BTreeMap::new(),
-            skewed: BTreeMap::new(),
-            restored: false,
-            working: false,
-            anchors: Anchors::default(),
-            leaving: Leaving::default(),
-            led: Led::default(),
             turns: 2,
-            mutant: None,
-            broken: None,
-            trace: None,
-            prizes: Vec::new(),
-            places: BTreeMap::new(),
-            crowded: 0,
-            lives: vec![0; nodes],
-            inboxes: (0..nodes).map(|_| Vec::new()).collect(),
-            agenda: Agenda::new(),
-            #[cfg(test)]
-            rng: fastrand::Rng::with_seed(seed),
-            watchers: Vec::new(),
-            pasts: Vec::new(),
-            looks: 0,
-            steps: 0,
-            tally: Tally::default(),
-        }
+            ..Self::default()
+        };
+        (0..nodes).for_each(|_| world.add_node());
+        world
+    }
+
+    /// Adds a node, which does nothing yet.
+    pub(crate) fn add_node(&mut self) {
+        let identity = self.nodes.len();
+        let mut node = Node::new(self.settings, self.plan.seed ^ (identity as u64 + 1));
+        (node.identity, node.recording) = (identity, self.recording);
+        self.nodes.push(node);
+        self.wakes.push(Time::MAX);
+        self.lives.push(0);
+        self.inboxes.push(Vec::new());
     }
 
     pub(crate) fn says(&mut self, node: Option<usize>, what: impl FnOnce() -> String) {
@@ -367,6 +310,36 @@ impl World {
         }
     }
 
+    /// Gives that fate to the node's next request of that kind.
+    pub(crate) fn next(&mut self, node: usize, what: impl Fn(&Ask) -> bool + 'static, fate: Fate) {
+        self.the_next(1, node, what, fate);
+    }
+
+    pub(crate) fn the_next(
+        &mut self,
+        times: usize,
+        node: usize,
+        what: impl Fn(&Ask) -> bool + 'static,
+        fate: Fate,
+    ) {
+        self.rules.retain(|rule| rule.times > 0);
+        self.rules.push(Rule {
+            node,
+            what: Box::new(what),
+            fate,
+            times,
+        });
+    }
+
+    /// Makes etcd refuse the node's watches below the prefix from now on, and its reads there unless it is readable.
+    pub(crate) fn forbid(&mut self, node: usize, prefix: &[u8], readable: bool) {
+        self.forbidden.push(Forbidden {
+            node,
+            prefix: prefix.into(),
+            readable,
+        });
+    }
+
     pub(crate) fn has_partitions(&self) -> bool {
         self.plan.beside == Beside::Partitions
     }
@@ -375,13 +348,27 @@ impl World {
 
     pub(crate) fn schedule(&mut self, at: Time, node: usize, ev: Ev) {
         let life = self.lives.get(node).copied().unwrap_or_default();
-        self.agenda.plan(at, (node, life, ev));
+        self.plan_at(at, (node, life, ev));
+    }
+
+    fn plan_at(&mut self, at: Time, planned: (usize, u64, Ev)) {
+        self.planned += 1;
+        self.agenda.insert((at, self.planned), planned);
     }
 
     /// Plans an action on the world after a while.
     pub(crate) fn after(&mut self, wait: Duration, act: impl FnOnce(&mut World) + 'static) {
-        let at = self.now.after(wait);
-        self.schedule(at, usize::MAX, Ev::Do(Box::new(act)));
+        self.in_life(NOBODY, wait, act);
+    }
+
+    /// Plans an action after a while, unless the node's process is killed before.
+    pub(crate) fn in_life(
+        &mut self,
+        node: usize,
+        wait: Duration,
+        act: impl FnOnce(&mut World) + 'static,
+    ) {
+        self.schedule(self.now.after(wait), node, Ev::Do(Box::new(act)));
     }
 
     /// Returns how long a message takes from that node to etcd, or back.
@@ -415,7 +402,8 @@ impl World {
 
     /// Carries out the next event, unless it is later than `until`.
     pub(crate) fn step(&mut self, until: Time) -> bool {
-        let event = self.agenda.next().unwrap_or(Time::MAX).max(self.now);
+        let first = self.agenda.first_key_value();
+        let event = first.map_or(Time::MAX, |((at, _), _)| (*at).max(self.now));
         let (tick, node) = self.next_tick();
         let at = event.min(tick.max(self.now)).min(until);
         let expiry = self.store.next_expiry(at).map(|at| at.max(self.now));
@@ -427,7 +415,7 @@ impl World {
         self.now = at;
         self.steps += 1;
         if event == at {
-            if let Some((node, life, ev)) = self.agenda.take() {
+            if let Some((_, (node, life, ev))) = self.agenda.pop_first() {
                 self.happen(node, life, ev);
             }
         } else if expiry.is_some() {

@@ -1,15 +1,14 @@
 //! Simulates the network and etcd at its other end: requests, answers and watch messages arrive late, twice, in any
 //! order or never.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster::ELECTIONS;
 use super::message::Message;
 use super::store::{ELECTION, Key, denied, failed};
 use super::versions::{CLAIMS, is_claim};
-use super::{Ev, Event, Fate, Forbidden, Rule, Watcher, World};
-use eldest_core::action::{Answer, Ask, Class, RequestId};
+use super::{Ev, Event, Fate, Forbidden, NOBODY, Rule, Watcher, World};
+use eldest_core::action::{Answer, Ask, Class, RequestId, WatchId};
 use eldest_core::time::Time;
 
 impl World {
@@ -17,78 +16,26 @@ impl World {
 
     pub(crate) fn happen(&mut self, node: usize, life: u64, ev: Ev) {
         let alive = self.lives.get(node) == Some(&life);
+        let busy_until = self.store.limits.busy_until();
         match ev {
-            _ if self.waits(&ev) => {
-                let at = self.store.limits.busy_until();
-                self.agenda.plan(at, (node, life, ev));
+            // A request waits until etcd has ended a lease.
+            Ev::Arrive(_) if self.now < busy_until => {
+                let what = "requests that waited for the end of a lease";
+                self.tally.add(what, 1);
+                self.plan_at(busy_until, (node, life, ev));
             }
-            Ev::Do(act) => act(self),
-            Ev::Arrive {
-                request,
-                ask,
-                stream,
-                sent,
-                back,
-                refusal,
-            } => self.arrive(node, alive, request, &ask, stream, (sent, back, refusal)),
-            Ev::ArriveTogether {
-                asked,
-                sent,
-                back,
-                refusal,
-            } => self.arrive_together(node, alive, &asked, (sent, back, refusal)),
+            Ev::Arrive(act) => act(self, alive),
             Ev::Deliver(event) if alive => self.deliver(node, event),
-            Ev::TurnOver if alive => self.turn_over(node),
-            Ev::Effect(effect) => self.take_effect(node, effect),
-            Ev::Register {
-                generation,
-                id,
-                ref key,
-                prefix,
-                first,
-            } if alive && generation == self.nodes[node].watch_generation => {
-                if !self.nodes[node].link.requests_lost {
-                    self.register(Watcher {
-                        node,
-                        generation,
-                        id,
-                        key: Arc::clone(key),
-                        prefix,
-                        last: self.now,
-                    });
-                } else if first {
-                    let at = self.now.after(self.settings.timeout);
-                    self.message_at(at, node, generation, Message::Broken);
-                } else {
-                    let at = self.now.after(Duration::from_millis(200));
-                    self.schedule(at, node, ev);
-                }
-            }
-            Ev::Cancel { generation, id } if alive => {
-                let one = |w: &Watcher| w.node == node && w.generation == generation && w.id == id;
-                if let Some(at) = self.watchers.iter().position(one) {
-                    self.message(at, Message::Canceled { id });
-                    self.watchers.remove(at);
-                }
-            }
-            Ev::Progress { generation } if alive && !self.nodes[node].link.requests_lost => {
-                self.progress(node, generation);
-            }
+            Ev::Do(act) if alive || node == NOBODY => act(self),
             _ => {}
         }
     }
 
-    /// Returns true if this is a request, which waits until etcd has ended a lease.
-    fn waits(&mut self, ev: &Ev) -> bool {
-        let is_request = matches!(ev, Ev::Arrive { .. } | Ev::ArriveTogether { .. });
-        let waits = is_request && self.now < self.store.limits.busy_until();
-        let what = "requests that waited for the end of a lease";
-        self.tally.add(what, waits.into());
-        waits
-    }
-
-    /// Lets etcd report the progress of the stream, which is that of its slowest watch.
-    fn progress(&mut self, node: usize, generation: u64) {
+    /// Lets etcd report the progress of the node's stream, which is that of its slowest watch.
+    pub(super) fn progress(&mut self, node: usize, generation: u64) {
+        if self.nodes[node].link.requests_lost {
+            return;
+        }
         let of_stream = |w: &Watcher| w.node == node && w.generation == generation;
         let mine = (0..self.watchers.len()).filter(|w| of_stream(&self.watchers[*w]));
         if let Some(slowest) = mine.max_by_key(|w| self.watchers[*w].last) {
@@ -97,8 +44,37 @@ impl World {
         }
     }
 
+    /// Lets etcd cancel one watch of the node's stream.
+    pub(super) fn cancel_watch(&mut self, node: usize, generation: u64, id: WatchId) {
+        let one = |w: &Watcher| w.node == node && w.generation == generation && w.id == id;
+        if let Some(at) = self.watchers.iter().position(one) {
+            self.message(at, Message::Canceled { id });
+            self.watchers.remove(at);
+        }
+    }
+
+    /// Lets the request of a watch arrive at etcd. If it is lost, the stream breaks with its first watch, and a later watch is
+    /// requested again.
+    pub(super) fn request_watch(&mut self, watcher: Watcher, first: bool) {
+        let (node, generation) = (watcher.node, watcher.generation);
+        let n = &self.nodes[node];
+        if generation != n.watch_generation {
+            return;
+        }
+        if !n.link.requests_lost {
+            self.register(watcher);
+        } else if first {
+            let at = self.now.after(self.settings.timeout);
+            self.message_at(at, node, generation, Message::Broken);
+        } else {
+            let pause = Duration::from_millis(200);
+            self.in_life(node, pause, move |w| w.request_watch(watcher, first));
+        }
+    }
+
     /// Lets etcd open a watch, or refuse it.
-    fn register(&mut self, watcher: Watcher) {
+    fn register(&mut self, mut watcher: Watcher) {
+        watcher.last = self.now;
         let (node, id) = (watcher.node, watcher.id);
         let covers = |f: &Forbidden| f.node == node && watcher.key.starts_with(&f.prefix);
         let forbidden = self.forbidden.iter().any(covers);
@@ -225,11 +201,8 @@ impl World {
         let on_first = |key: &Key| key.as_ref() < ELECTIONS[1];
         let mut keys = self.store.keys_of(lease);
         keys.retain(on_first);
-        let (life, between) = (self.lives[node], back + self.hop(node));
-        self.after(between, move |w| {
-            if w.lives[node] != life {
-                return;
-            }
+        let between = back + self.hop(node);
+        self.in_life(node, between, move |w| {
             if w.store.headless.is_some() || w.nodes[node].link.requests_lost {
                 w.time_out(node, request, None, sent, true);
                 return;
@@ -262,15 +235,20 @@ impl World {
         // A stream that failed is not used any more.
         let stream = stream.map(|(g, l)| (g, l.filter(|_| !matches!(answer, Answer::Failed(_)))));
         if self.nodes[node].link.twice {
-            let again = Event::Answer {
-                request,
-                answer: answer.clone(),
-                stream: None,
-                timeout: false,
-            };
             let later = at.after(self.hop(node));
-            self.schedule(later, node, Ev::Deliver(again));
+            self.answer_at(later, node, request, answer.clone(), None);
         }
+        self.answer_at(at, node, request, answer, stream);
+    }
+
+    fn answer_at(
+        &mut self,
+        at: Time,
+        node: usize,
+        request: RequestId,
+        answer: Answer,
+        stream: Option<(u64, Option<i64>)>,
+    ) {
         let event = Event::Answer {
             request,
             answer,
@@ -300,7 +278,7 @@ impl World {
     }
 
     /// Begins a watch at its member's revision; it reports all later changes.
-    fn begin_watch(&mut self, watcher: usize, id: eldest_core::action::WatchId) {
+    fn begin_watch(&mut self, watcher: usize, id: WatchId) {
         let node = self.watchers[watcher].node;
         let past = self.store.past(self.plan.lag);
         let behind = if self.plan.drawn {
@@ -425,15 +403,7 @@ impl World {
             }
             Ask::Renew => match n.stream.take() {
                 None => {
-                    let answer = failed(Class::Retry, false);
-                    let stream = None;
-                    let event = Event::Answer {
-                        request,
-                        answer,
-                        stream,
-                        timeout: false,
-                    };
-                    self.schedule(now, node, Ev::Deliver(event));
+                    self.answer_at(now, node, request, failed(Class::Retry, false), None);
                     return;
                 }
                 lease => Some((n.generation, lease)),
@@ -457,32 +427,31 @@ impl World {
         self.stop_at(node, &ask);
         self.arrive_again(node, request, &ask, fate);
         if let Some(out) = out {
-            let back = back.filter(|_| in_time);
-            let arrive = Ev::Arrive {
-                request,
-                ask,
-                stream,
-                sent: now,
-                back,
-                refusal,
-            };
-            self.schedule(now.after(out), node, arrive);
+            let way = (now, back.filter(|_| in_time), refusal);
+            self.arrive_after(node, out, move |w, alive| {
+                w.arrive(node, alive, request, &ask, stream, way);
+            });
         }
     }
 
     /// Lets a request that is sent now arrive later, too, if that is its fate. Nobody awaits a second answer.
     fn arrive_again(&mut self, node: usize, request: RequestId, ask: &Ask, fate: Option<Fate>) {
         if let Some(Fate::Twice(by)) = fate {
-            let again = Ev::Arrive {
-                request,
-                ask: ask.clone(),
-                stream: None,
-                sent: self.now,
-                back: None,
-                refusal: None,
-            };
-            self.schedule(self.now.after(by), node, again);
+            let (ask, way) = (ask.clone(), (self.now, None, None));
+            self.arrive_after(node, by, move |w, alive| {
+                w.arrive(node, alive, request, &ask, None, way);
+            });
         }
+    }
+
+    /// Lets a request of the node arrive at etcd later; `act` learns whether its process lives then.
+    pub(super) fn arrive_after(
+        &mut self,
+        node: usize,
+        out: Duration,
+        act: impl FnOnce(&mut World, bool) + 'static,
+    ) {
+        self.schedule(self.now.after(out), node, Ev::Arrive(Box::new(act)));
     }
 
     /// Returns the fate of a request by the rules, by the node's permissions and by its way to etcd.

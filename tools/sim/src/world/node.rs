@@ -11,7 +11,6 @@ use super::announcing::Announced;
 use super::batch::Sending;
 use super::doubts::Doubts;
 use super::driver::Inbox;
-use super::home::Home;
 use super::message::Message;
 use super::mutated::Memory;
 use super::observers::Look;
@@ -19,14 +18,15 @@ use super::settings::Settings;
 use super::store::Key;
 use super::tally::Tally;
 use crate::mutant::Mutant;
+use crate::plan::{Looks, Member};
 use eldest_core::Core;
 use eldest_core::action::{
     Action, Answer, CandidateAction, Class, FIRST_OF_PARTITIONS, Note, RequestError, RequestId,
     SessionState, SlotId, Status, TermId,
 };
 use eldest_core::batcher::Batcher;
-use eldest_core::candidate::{Phase, WatchScope};
-use eldest_core::kv::{Entry, Reach};
+use eldest_core::candidate::Phase;
+use eldest_core::kv::Entry;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
@@ -76,15 +76,7 @@ impl Term {
     }
 }
 
-/// The time at which the work of a term ends after the term.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Work {
-    After(Duration),
-    Never,
-}
-
 /// The state of the link to etcd; each field is a fault of its own.
-#[allow(clippy::struct_excessive_bools, reason = "each is a fault of its own")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Link {
     pub(crate) requests_lost: bool,
@@ -115,10 +107,6 @@ pub(crate) struct Link {
 }
 
 /// The notifications of a candidate's handles.
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, each said in its own words"
-)]
 #[derive(Debug, Default)]
 pub(crate) struct SimCandidate {
     /// How often a key that the caller waited for was deleted.
@@ -140,10 +128,15 @@ pub(crate) struct SimCandidate {
     pub(crate) coming: BTreeSet<u32>,
 }
 
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, each said in its own words"
-)]
+impl SimCandidate {
+    pub(super) fn of(prefix: &[u8]) -> Self {
+        Self {
+            prefix: prefix.into(),
+            ..Self::default()
+        }
+    }
+}
+
 pub(crate) struct Node {
     pub(crate) core: Core,
     pub(crate) settings: Settings,
@@ -154,18 +147,13 @@ pub(crate) struct Node {
     /// The node's other draws: the durations of its messages, and the end of its work.
     pub(crate) draws: fastrand::Rng,
     pub(crate) offset: Duration,
-    pub(crate) rate_ppm: i64,
     pub(crate) link: Link,
-    pub(crate) work: Work,
-    /// The data centre that it announces.
-    pub(crate) home: Home,
-    pub(crate) warmth: Warmth,
-    /// The version that its candidates require; 0 if they require none.
-    pub(crate) version: u32,
-    /// The share of partitions that it announces.
-    pub(crate) share: NodeShare,
-    /// The part of the queue that its candidates watch.
-    pub(crate) follow: WatchScope,
+    /// What the node is and announces, whichever process runs.
+    pub(crate) member: Member,
+    /// The number of the identity under which it shares partitions.
+    pub(crate) identity: usize,
+    /// The partitions for which it announces that it is ready.
+    pub(crate) ready: BTreeSet<u32>,
     pub(crate) paused: bool,
     /// The time since which its machine is suspended: the node is paused, and the timers of its runtime stand still.
     pub(crate) suspended: Option<Time>,
@@ -224,8 +212,7 @@ pub(crate) struct Node {
     pub(crate) confirmed: Option<Time>,
     /// The same for each observer: the time of its read and, while its view has no gap, the last confirmation before.
     pub(crate) complete: BTreeMap<SlotId, Completeness>,
-    /// The view of an observing node, and its slot.
-    pub(crate) looks_at: Option<(Key, Reach)>,
+    /// The slot of an observing node.
     pub(crate) lasting_look: Option<SlotId>,
     /// The observers, and the states that they were shown.
     pub(crate) looks: BTreeMap<SlotId, Look>,
@@ -261,39 +248,6 @@ pub(crate) struct Messages {
     pub(crate) lost_below: u64,
 }
 
-/// The share of partitions that a node announces.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NodeShare {
-    /// The number of the member's identity.
-    pub(crate) identity: usize,
-    pub(crate) capacity: u32,
-    /// True if data centres are to own equal shares.
-    pub(crate) spread: bool,
-}
-
-impl Default for NodeShare {
-    fn default() -> Self {
-        Self {
-            identity: 0,
-            capacity: 1,
-            spread: false,
-        }
-    }
-}
-
-/// Says whether a node is prepared for its terms.
-#[derive(Debug, Default)]
-pub(crate) struct Warmth {
-    /// True if it announces that it prepares for its terms and is not warm.
-    pub(crate) is_cold: bool,
-    /// The partitions for which it announces that it is ready.
-    pub(crate) ready: BTreeSet<u32>,
-    /// How long it prepares for partitions that are coming to it; `None` if a test says when it is ready.
-    pub(crate) takes: Option<Duration>,
-    /// How long its leaders wait for a warm successor, and its members for a next owner that is ready.
-    pub(crate) within: Duration,
-}
-
 impl Node {
     pub(crate) fn new(settings: Settings, seed: u64) -> Self {
         Self {
@@ -303,14 +257,10 @@ impl Node {
             drawn: (0, 0),
             draws: fastrand::Rng::with_seed(!seed),
             offset: Duration::from_secs(1000 + 100 * (seed % 7)),
-            rate_ppm: 0,
             link: Link::default(),
-            work: Work::After(Duration::ZERO),
-            home: Home::Nowhere,
-            warmth: Warmth::default(),
-            version: 0,
-            share: NodeShare::default(),
-            follow: WatchScope::Auto,
+            member: Member::default(),
+            identity: 0,
+            ready: BTreeSet::new(),
             paused: false,
             suspended: None,
             stopped: Vec::new(),
@@ -349,7 +299,6 @@ impl Node {
             observe_failed: Vec::new(),
             confirmed: None,
             complete: BTreeMap::new(),
-            looks_at: None,
             lasting_look: None,
             looks: BTreeMap::new(),
             announced: Announced::default(),
@@ -391,7 +340,7 @@ impl Node {
 
     /// Returns this node's clock at an instant of the world. It overflows after 18,000 s of the world.
     pub(crate) fn local(&self, world: Time) -> Time {
-        let rate = 1_000_000_u64.saturating_add_signed(self.rate_ppm);
+        let rate = 1_000_000_u64.saturating_add_signed(self.member.rate_ppm);
         Time::from_nanos(world.as_nanos() * rate / 1_000_000).after(self.offset)
     }
 
@@ -400,13 +349,18 @@ impl Node {
         let nanos = local
             .as_nanos()
             .saturating_sub(self.offset.as_nanos() as u64);
-        let rate = 1_000_000_u64.saturating_add_signed(self.rate_ppm);
+        let rate = 1_000_000_u64.saturating_add_signed(self.member.rate_ppm);
         Time::from_nanos((nanos * 1_000_000).div_ceil(rate))
+    }
+
+    /// Returns true if it is an observer, and no candidate.
+    pub(crate) fn observes(&self) -> bool {
+        self.member.looks != Looks::Nothing
     }
 
     /// Returns true if its clock runs at a rate beyond the promised drift.
     pub(crate) fn beyond(&self) -> bool {
-        self.rate_ppm.unsigned_abs() > u64::from(self.settings.drift_ppm)
+        self.member.rate_ppm.unsigned_abs() > u64::from(self.settings.drift_ppm)
     }
 
     /// Acts as the watchdog thread.
@@ -485,6 +439,12 @@ impl Node {
     pub(crate) fn candidate(&self, prefix: &[u8]) -> Option<(SlotId, &SimCandidate)> {
         let slot = self.stood.get(prefix)?;
         Some((*slot, &self.candidates[slot]))
+    }
+
+    /// Returns true if the session is a candidate there.
+    pub(crate) fn is_candidate(&self, prefix: &[u8]) -> bool {
+        let slot = self.stood.get(prefix);
+        slot.is_some_and(|slot| self.core.is_candidate(*slot))
     }
 
     pub(crate) fn lease(&self) -> Option<i64> {

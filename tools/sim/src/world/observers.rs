@@ -128,15 +128,15 @@ impl World {
 
     /// Observes for as long as the node lives, unless it already does.
     pub(crate) fn start_observing(&mut self, node: usize) {
-        let Some((prefix, reach)) = self.nodes[node].looks_at.clone() else {
+        let n = &self.nodes[node];
+        let Some((prefix, reach)) = n.member.looks.at(self.plan.beside) else {
             return;
         };
-        let n = &mut self.nodes[node];
         let stays = |slot: &SlotId| n.lasting_look == Some(*slot);
         if n.looks.keys().any(stays) {
             return;
         }
-        let slot = self.observe_prefix(node, &prefix, reach);
+        let slot = self.observe_prefix(node, prefix, reach);
         self.nodes[node].lasting_look = slot;
     }
 
@@ -169,8 +169,7 @@ impl World {
         let right = state.is_some_and(|state| shows(entries, &state.entries));
         if before >= Some(*revision) || !right {
             let prefix = String::from_utf8_lossy(&past.prefix);
-            let shown = entries.iter().map(|entry| Entry::clone(entry));
-            let shown = keys(&shown.collect::<Vec<_>>());
+            let shown = keys(entries.iter().map(|entry| &**entry));
             let what = format!("node {node} is shown {prefix} at {revision} as {shown}");
             self.broken(Invariant::Shown, what);
         }
@@ -218,7 +217,7 @@ impl World {
             let lasting = n
                 .lasting_look
                 .is_some_and(|slot| n.looks.contains_key(&slot));
-            if n.looks_at.is_some() && !lasting {
+            if n.observes() && !lasting {
                 let what = format!("node {node} does not look on");
                 return Err((Invariant::Liveness, what));
             }
@@ -230,8 +229,7 @@ impl World {
                 let age = as_of.map(|as_of| n.local(self.now).since(as_of));
                 let prefix = String::from_utf8_lossy(&past.prefix);
                 if !shows(&look.entries, &truth) {
-                    let shown = look.entries.iter().map(|entry| Entry::clone(entry));
-                    let shown = keys(&shown.collect::<Vec<_>>());
+                    let shown = keys(look.entries.iter().map(|entry| &**entry));
                     let what = format!("at rest node {node} is shown {prefix} as {shown}");
                     return Err((Invariant::Present, what));
                 }

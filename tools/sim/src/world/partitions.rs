@@ -1,11 +1,10 @@
 //! Lets nodes join as members that share partitions, and records the partitions that each member takes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::World;
 use super::home::kept_value;
-use super::node::{Node, SimCandidate, Term, Work};
+use super::node::{Node, SimCandidate, Term};
 use super::store::Key;
 use crate::plan::COUNT;
 use eldest_core::action::{Ask, SlotId};
@@ -32,23 +31,15 @@ impl World {
     /// Shares partitions, unless this session already does.
     pub(crate) fn join_partitions(&mut self, node: usize, count: u32) {
         let prefix = prefix_of(count);
-        let n = &mut self.nodes[node];
-        let known = n.stood.get(&prefix);
-        if known.is_some_and(|other| n.core.is_candidate(*other)) {
+        let n = &self.nodes[node];
+        if n.is_candidate(&prefix) {
             return;
         }
-        let own = n.candidates.keys().rev().find(|slot| **slot < 1 << 32);
-        let slot = own.map_or(1, |last| last + 1);
-        n.stood.insert(Arc::clone(&prefix), slot);
-        let candidate = SimCandidate {
-            prefix: Arc::clone(&prefix),
-            ..SimCandidate::default()
-        };
-        n.candidates.insert(slot, candidate);
+        let slot = n.next_slot();
         let config = CandidateConfig {
             watch_scope: WatchScope::Everyone,
             persistent: true,
-            warm_within: n.warmth.within,
+            warm_within: n.member.warm_within,
             partitions: Some(PartitionSet {
                 count,
                 family: (*b"p/").into(),
@@ -57,22 +48,23 @@ impl World {
             ..CandidateConfig::default()
         };
         let value = self.tagged(node, &self.name_of(node));
-        self.give(node, |m, now| m.campaign(now, slot, prefix, value, config));
+        self.stand(node, slot, SimCandidate::of(&prefix), value, config);
     }
 
     /// Returns the end of a member's announcement.
     fn name_of(&self, node: usize) -> String {
-        format!("n{}", self.nodes[node].share.identity)
+        format!("n{}", self.nodes[node].identity)
     }
 
     /// Lets a member that prepares announce, after a while, that it is ready for the partitions that are then coming to it.
     pub(super) fn prepare(&mut self, node: usize, slot: SlotId) {
-        let life = self.lives[node];
-        let Some(takes) = self.nodes[node].warmth.takes else {
+        let member = &self.nodes[node].member;
+        if !member.prepares {
             return;
-        };
-        self.after(takes, move |w| {
-            if w.lives[node] == life && !w.nodes[node].paused {
+        }
+        let takes = member.prepares_for;
+        self.in_life(node, takes, move |w| {
+            if !w.nodes[node].paused {
                 w.command(node, move |w| w.say_ready(node, slot));
             }
         });
@@ -85,7 +77,7 @@ impl World {
             return;
         };
         self.tally.add("partitions prepared", ready.len() as u64);
-        n.warmth.ready = ready;
+        n.ready = ready;
         let value = self.tagged(node, &self.name_of(node));
         self.give(node, |m, now| m.proclaim(now, slot, value, READY));
     }
@@ -103,7 +95,7 @@ impl World {
         if owned.is_empty() || self.store.headless.is_some() || self.store.full > 0 {
             return None;
         }
-        let record = kept_value(n.share.identity, &owned);
+        let record = kept_value(n.identity, &owned);
         let lease = LEASES + self.store.revision();
         self.store
             .perform(self.now, &Ask::Grant { ttl }, Some(lease));
@@ -116,7 +108,7 @@ impl World {
     /// Returns an identity that no node has had.
     pub(crate) fn unused_identity(&self) -> usize {
         // The greatest one was given last, or is a node's first.
-        let greatest = self.nodes.iter().map(|n| n.share.identity).max();
+        let greatest = self.nodes.iter().map(|n| n.identity).max();
         greatest.unwrap_or_default().max(self.nodes.len()) + 1
     }
 
@@ -132,7 +124,7 @@ impl World {
     pub(super) fn forget_shares(&mut self) {
         let prefix = prefix_of(COUNT);
         // Work that never ends may keep a member from joining again in the calm.
-        let ends = |n: &&Node| !n.closed() && matches!(n.work, Work::After(_));
+        let ends = |n: &&Node| !n.closed() && n.member.work.is_some();
         let living = self.nodes.iter().filter(ends);
         let there = |n: &&Node| {
             let member = n.candidate(&prefix).and_then(|(slot, _)| n.own_key(slot));
@@ -140,7 +132,7 @@ impl World {
         };
         let there: Vec<_> = living
             .filter(there)
-            .map(|n| kept_value(n.share.identity, &[]))
+            .map(|n| kept_value(n.identity, &[]))
             .collect();
         let mut left = self.records();
         left.retain(|e| {
@@ -162,11 +154,7 @@ impl World {
             n.terms.iter().find(open).is_none(),
             "{partition} was taken while its work goes on"
         );
-        let candidate = SimCandidate {
-            prefix: Arc::clone(&key),
-            ..SimCandidate::default()
-        };
-        n.candidates.insert(slot, candidate);
+        n.candidates.insert(slot, SimCandidate::of(&key));
         self.prize_of(&key);
     }
 }

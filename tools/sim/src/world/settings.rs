@@ -26,6 +26,12 @@ pub(crate) struct Settings {
     pub(crate) tight: bool,
 }
 
+impl Default for Settings {
+    fn default() -> Self {
+        Self::FAST
+    }
+}
+
 impl Settings {
     /// The library's defaults at 2 s, the shortest TTL that it allows.
     pub(crate) const FAST: Settings = Settings {

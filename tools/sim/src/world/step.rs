@@ -3,9 +3,10 @@
 use super::versions::is_claim;
 use eldest_core::action::Ask;
 use eldest_core::txn::{Op, Txn, When};
+use strum::VariantArray;
 
-/// The step of the protocol that a transaction makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The step of the protocol that a transaction makes. Dice of faults number them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, VariantArray)]
 pub(crate) enum Step {
     Anchor,
     Read,
@@ -16,19 +17,9 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The steps by their numbers in the dice of a fault.
-    pub(crate) const ALL: [Step; 6] = [
-        Step::Anchor,
-        Step::Read,
-        Step::Answer,
-        Step::Challenge,
-        Step::Condemn,
-        Step::Absence,
-    ];
-
     /// Returns the step that a fault with these dice disturbs.
     pub(crate) fn drawn(dice: u64) -> Self {
-        Self::ALL[dice as usize % Self::ALL.len()]
+        Self::VARIANTS[dice as usize % Self::VARIANTS.len()]
     }
 
     pub(crate) fn of(ask: &Ask) -> Option<Self> {

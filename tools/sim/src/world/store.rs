@@ -10,8 +10,9 @@ use std::time::Duration;
 use eldest_core::action::{Answer, Class, RequestError};
 use eldest_core::kv::{Change, Entry, Header, Reach};
 use eldest_core::time::Time;
-use eldest_store::{Event, KeyValue, Keys, Lease, Op, Refusal, Txn};
+use eldest_store::{Event, KeyValue, Keys, Lease, Op, Refusal};
 use limits::Limits;
+use requests::always;
 
 pub(crate) type Key = Arc<[u8]>;
 
@@ -101,8 +102,8 @@ fn one(key: &Key) -> Keys {
     Keys::One(Arc::clone(key))
 }
 
-impl Store {
-    pub(crate) fn new() -> Self {
+impl Default for Store {
+    fn default() -> Self {
         let state = eldest_store::Store::default();
         Self {
             cluster: 7,
@@ -117,7 +118,9 @@ impl Store {
             full: 0,
         }
     }
+}
 
+impl Store {
     pub(crate) fn revision(&self) -> i64 {
         self.state.revision()
     }
@@ -209,20 +212,16 @@ impl Store {
     }
 
     /// Puts keys in one revision, as another client does. Returns false if etcd has no space for them.
-    pub(crate) fn put_each(&mut self, puts: &[(&Key, &[u8], i64)]) -> bool {
-        let put = |(key, value, lease): &(&Key, &[u8], i64)| Op::put(key, &(*value).into(), *lease);
-        let txn = Txn {
-            success: puts.iter().map(put).collect(),
-            ..Txn::default()
-        };
-        match self.commit(&txn) {
+    pub(crate) fn put_each(&mut self, keys: &[&Key], value: &[u8], lease: i64) -> bool {
+        let put = |key: &&Key| Op::put(key, &value.into(), lease);
+        match self.commit(&always(keys.iter().map(put))) {
             Err(Refusal::NoSpace) => false,
             done => done.map(|_| true).expect("the leases exist"),
         }
     }
 
     pub(crate) fn put(&mut self, key: &Key, value: &[u8], lease: i64) -> bool {
-        self.put_each(&[(key, value, lease)])
+        self.put_each(&[key], value, lease)
     }
 
     pub(crate) fn delete(&mut self, key: &Key) {

@@ -166,16 +166,15 @@ impl World {
         let stops = |stop: &Stop| stop.node == node && (stop.what)(ask);
         if let Some(at) = self.stops.iter().position(stops) {
             let Stop { wait, lasts, .. } = self.stops.remove(at);
-            let life = self.lives[node];
             let stop = move |w: &mut World| {
-                if w.lives[node] == life && !w.nodes[node].paused {
+                if !w.nodes[node].paused {
                     w.pause(node, lasts);
                 }
             };
             if wait.is_zero() {
                 stop(self);
             } else {
-                self.after(wait, stop);
+                self.in_life(node, wait, stop);
             }
         }
     }

@@ -16,11 +16,9 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub(super) fn keys(entries: &[Entry]) -> String {
-    let all = entries.iter();
-    let all: Vec<_> = all
-        .map(|e| format!("{}@{}", text(&e.key), e.create_revision))
-        .collect();
+pub(super) fn keys<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> String {
+    let key = |e: &Entry| format!("{}@{}", text(&e.key), e.create_revision);
+    let all: Vec<_> = entries.into_iter().map(key).collect();
     all.join(" ")
 }
 
@@ -95,9 +93,8 @@ fn answer(answer: &Answer) -> String {
             format!("acknowledged for {ttl:?} in raft term {}", header.term)
         }
         Answer::Read { header, entry } => {
-            let entry = entry
-                .as_ref()
-                .map_or("nothing".to_owned(), |e| keys(std::slice::from_ref(e)));
+            let entry = entry.as_ref();
+            let entry = entry.map_or("nothing".to_owned(), |e| keys([e]));
             let (term, revision) = (header.term, header.revision);
             format!("{entry}, in raft term {term} at {revision}")
         }
@@ -128,7 +125,7 @@ fn answer(answer: &Answer) -> String {
             held,
             found,
         }) => {
-            let found: Vec<_> = found.iter().map(|found| keys(found)).collect();
+            let found: Vec<_> = found.iter().map(keys).collect();
             format!("held: {held}, at {}: {}", header.revision, found.join("; "))
         }
         Answer::Failed(error) if error.ambiguous => "no answer in time".to_owned(),
@@ -228,8 +225,7 @@ impl World {
             Action::Observed {
                 revision, entries, ..
             } => {
-                let entries = entries.iter().map(|entry| Entry::clone(entry));
-                let entries = keys(&entries.collect::<Vec<_>>());
+                let entries = keys(entries.iter().map(|entry| &**entry));
                 format!("is shown at {revision}: {entries}")
             }
             Action::ObserveFailed { error, .. } => format!("may not look: {:?}", error.class),

@@ -1,12 +1,10 @@
 //! Removes the marks of the newest versions that led, and checks that no version leads after a newer one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::World;
 use super::home::{MARKS, version, version_tag};
 use super::promise::Invariant;
-use super::store::Key;
 use eldest_core::action::Ask;
 use eldest_core::candidate::Required;
 use eldest_core::evacuation::version_key;
@@ -16,12 +14,6 @@ use eldest_core::version::Version;
 
 /// The prefix of the marks of versions, below [`MARKS`]. A node that may not read there may not claim.
 pub(crate) const CLAIMS: &[u8] = b"~evacuated/~version/";
-
-/// The newest version that led each election since its mark was last removed.
-#[derive(Debug, Default)]
-pub(crate) struct Led {
-    newest: BTreeMap<Key, Version>,
-}
 
 /// Returns what a candidate of that version requires; nothing if it has none.
 pub(super) fn required(number: u32) -> Option<Required> {
@@ -60,7 +52,7 @@ impl World {
             "the mark of the newest version is removed".to_owned()
         });
         self.store.delete(&version_key(MARKS, election).into());
-        self.led.newest.remove(election);
+        self.newest_led.remove(election);
         self.publish();
     }
 
@@ -68,7 +60,8 @@ impl World {
     /// key is gone does not count, and a term whose mark was removed since it was confirmed does not bind later ones.
     pub(super) fn check_version(&mut self, node: usize, prize: usize, token: i64) {
         let prefix = Arc::clone(&self.prizes[prize].prefix);
-        let Some(ours) = required(self.nodes[node].version).map(|required| required.version) else {
+        let Some(ours) = required(self.nodes[node].member.version).map(|required| required.version)
+        else {
             return;
         };
         let queue = self.store.queue(&prefix);
@@ -76,13 +69,13 @@ impl World {
         if own.and_then(|own| version(&own.value)).is_none() || self.restored {
             return;
         }
-        let newest = self.led.newest.get(&prefix).copied();
+        let newest = self.newest_led.get(&prefix).copied();
         if newest > Some(ours) {
             let what = format!("node {node} leads with the version {ours} after {newest:?}");
             self.broken(Invariant::Version, what);
         }
         if self.marked_version(&prefix) >= Some(ours) {
-            self.led.newest.insert(prefix, ours);
+            self.newest_led.insert(prefix, ours);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::tests::challenges::*;
 use crate::world::Fate;
-use crate::world::node::Work;
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
 
@@ -51,7 +50,7 @@ fn withdrawing_session_begins_no_term() {
         w.join(node, b"f/", WatchScope::Auto, false);
         w.run(ms(50));
     }
-    w.nodes[0].work = crate::world::node::Work::Never;
+    w.nodes[0].member.work = None;
     w.withdraw(0);
     w.run(ms(50));
     w.leave(1, b"f/");
@@ -78,7 +77,7 @@ fn session_whose_anchors_path_is_taken_takes_another_lease() {
 #[test]
 fn clean_reads_go_on_while_work_winds_up() {
     let mut w = seated(1);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     w.end(0, E, LostReason::Shutdown);
     w.run(LEAD * 2);
     assert!(w.leads(0), "its term is valid until the cutoff");

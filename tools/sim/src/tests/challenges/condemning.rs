@@ -183,7 +183,7 @@ fn ten_thousand_wrong_suspicions_of_leaders_end_no_term() {
     let mut refuted = 0;
     for (seed, lead) in std::iter::zip(0.., leads) {
         let settings = Settings { lead, ..SLOW };
-        let mut w = World::of(settings, 3, seed);
+        let (mut w, mut rng) = (World::of(settings, 3, seed), fastrand::Rng::with_seed(seed));
         w.plan.delay = ms(20);
         for node in 0..3 {
             w.campaign(node);
@@ -192,7 +192,7 @@ fn ten_thousand_wrong_suspicions_of_leaders_end_no_term() {
         w.watch_for_silence();
         for _ in 0..500 {
             for node in [1, 2] {
-                let lasts = lead.mul_f64(w.rng.f64() * 3.0);
+                let lasts = lead.mul_f64(rng.f64() * 3.0);
                 w.deafen(node, 0, lasts);
             }
             w.run(lead * 3);

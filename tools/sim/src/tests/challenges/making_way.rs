@@ -112,7 +112,7 @@ fn clocks_at_the_bound_leave_no_overlap() {
     };
     let mut w = World::of(settings, 2, 1);
     for (node, rate) in [(0, -bound), (1, bound)] {
-        w.nodes[node].rate_ppm = rate;
+        w.nodes[node].member.rate_ppm = rate;
         w.campaign(node);
         w.run(ms(20));
     }

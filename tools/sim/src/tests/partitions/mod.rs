@@ -9,7 +9,6 @@ use crate::tests::asks::secs;
 use crate::world::World;
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
-use eldest_core::action::Status;
 use eldest_core::kv::Entry;
 use eldest_core::partitions::{KeyKind, kind_of, partition_key};
 use eldest_core::reason::EndReason;
@@ -58,35 +57,6 @@ impl World {
             .zip(least)
             .is_some_and(|(most, least)| most - least <= 1);
         fair && among.iter().sum::<usize>() == count as usize
-    }
-
-    /// Checks that the keys in etcd are the partitions that the nodes act for, and no others.
-    pub(super) fn check_shared(&self, count: u32) {
-        let keys = self.keys_of_partitions(count);
-        for (partition, entry) in &keys {
-            let owner = self.nodes.iter().find(|n| n.lease() == Some(entry.lease));
-            let term = owner.and_then(|n| n.valid(&entry.key, self.now));
-            assert_eq!(
-                term.map(|t| t.token),
-                Some(entry.create_revision),
-                "nobody acts for {partition}: {entry:?}"
-            );
-        }
-        let members = self.nodes.iter().filter(|n| {
-            let candidate = n
-                .candidate(&prefix_of(count))
-                .map(|(_, candidate)| candidate.status);
-            matches!(candidate, Some(Some(Status::Waiting { .. }))) && !n.closed()
-        });
-        assert_eq!(self.store.entries().count(), keys.len() + members.count());
-        let held: Vec<_> = self
-            .nodes
-            .iter()
-            .filter_map(crate::world::node::Node::lease)
-            .collect();
-        for lease in self.store.leases().keys() {
-            assert!(held.contains(lease), "a lease is left: {lease:x}");
-        }
     }
 
     /// Makes a settled world with so many members.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::tests::asks::{finds, joins, ms, secs, takes};
 use crate::tests::partitions::RECOVERY;
 use crate::tests::{GRACE, TTL};
-use crate::world::node::Work;
 use crate::world::partitions::prefix_of;
 use crate::world::{Fate, World};
 use eldest_core::action::{Ask, Class};
@@ -17,7 +16,7 @@ use eldest_core::time::Time;
 #[test]
 fn partition_is_not_taken_again_while_its_own_work_continues() {
     let mut w = World::with_partitions(1, 4);
-    w.nodes[0].work = Work::After(secs(3));
+    w.nodes[0].member.work = Some(secs(3));
     let (partition, key) = w.any_of(0, 4);
     w.delete(&key);
     w.run(secs(2));
@@ -32,7 +31,7 @@ fn partition_is_not_taken_again_while_its_own_work_continues() {
 #[test]
 fn member_without_a_lease_and_with_stuck_work_leaves_all_to_others() {
     let mut w = World::with_partitions(2, 8);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     w.revoke(w.nodes[0].lease().unwrap());
     w.until("others have all", GRACE + secs(1), |w| w.loads(8) == [0, 8]);
     w.run(TTL);
@@ -47,7 +46,7 @@ fn member_without_a_lease_and_with_stuck_work_leaves_all_to_others() {
 #[test]
 fn member_that_steps_aside_searches_a_late_batch_despite_its_work() {
     let mut w = World::new(2, 1);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     let foreign = partition_key(&prefix_of(8), 0);
     w.store.put(&foreign, b"theirs", 0);
     w.join_partitions(0, 8);
@@ -102,12 +101,9 @@ impl World {
 
     /// Checks that every partition has had exactly one term.
     fn check_one_term_each(&self, count: u32) {
-        assert_eq!(
-            self.elected.len(),
-            count as usize,
-            "no more terms than partitions"
-        );
-        self.check_shared(count);
+        let terms = self.elected.len();
+        assert_eq!(terms, count as usize, "no more than partitions");
+        self.check_settled();
     }
 }
 
@@ -157,14 +153,8 @@ fn leaving_member_searches_possible_takes_once_none_is_in_flight() {
     w.until("one is answered", ms(400), |w| w.taking(0).len() == 1);
     assert_eq!(w.count(0, finds), 0, "the other may be lost too");
     w.until("both", ms(400), |w| w.taking(0).is_empty());
-    w.until("it has left", ms(100), |w| {
-        w.nodes[0]
-            .candidate(&prefix_of(MORE))
-            .unwrap()
-            .1
-            .ended
-            .is_some()
-    });
+    let left = |w: &World| w.nodes[0].ended_at(&prefix_of(MORE)).is_some();
+    w.until("it has left", ms(100), left);
     assert_eq!(w.keys_of_partitions(MORE), []);
 }
 
@@ -209,7 +199,7 @@ fn take_whose_key_is_deleted_before_its_answer_begins_no_term() {
     let begun: Vec<_> = w.elected.iter().map(|e| e.token).collect();
     let stands = w.keys_of_partitions(1)[0].1.create_revision;
     assert_eq!(begun, [stands], "not by the deleted {entry:?}");
-    w.check_shared(1);
+    w.check_settled();
 }
 
 #[test]
@@ -236,19 +226,12 @@ fn another_count_is_refused_while_members_of_the_first_are_there() {
     w.add_node();
     w.join_partitions(1, 16);
     w.run(secs(1));
-    let (reason, error) = w.nodes[1]
-        .candidate(&prefix_of(16))
-        .unwrap()
-        .1
-        .ended
-        .clone()
-        .unwrap();
-    assert_eq!(reason, EndReason::Refused);
-    let message = error.unwrap().message;
-    assert!(
-        message.contains("16 partitions") && message.contains("share 8"),
-        "{message}"
-    );
+    let Some((EndReason::Refused, Some(error))) = w.nodes[1].ended_at(&prefix_of(16)) else {
+        panic!("it is not refused");
+    };
+    let message = &error.message;
+    let both = message.contains("16 partitions") && message.contains("share 8");
+    assert!(both, "{message}");
     w.leave_partitions(0, 8);
     w.run(secs(1));
     w.join_partitions(1, 16);

@@ -6,17 +6,23 @@ use std::time::Duration;
 use crate::tests::TTL;
 use crate::tests::asks::secs;
 use crate::world::World;
+use crate::world::node::Node;
 use crate::world::partitions::prefix_of;
 
 const COUNT: u32 = 8;
 /// How long an owner waits for the next one.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Makes a node prepare until a test says that it is ready.
+fn prepares(node: &mut Node) {
+    (node.member.prepares, node.member.prepares_for) = (true, Duration::MAX);
+}
+
 /// Makes a world in which one member owns all partitions and another one, which prepares, has just joined.
 fn joining() -> World {
     let mut w = World::new(2, 1);
-    w.nodes[0].warmth.within = LIMIT;
-    w.nodes[1].warmth.is_cold = true;
+    w.nodes[0].member.warm_within = LIMIT;
+    prepares(&mut w.nodes[1]);
     w.join_partitions(0, COUNT);
     w.until("owned", secs(2), |w| w.all_owned(COUNT));
     w.join_partitions(1, COUNT);
@@ -31,7 +37,7 @@ fn coming(w: &World, node: usize) -> BTreeSet<u32> {
 
 /// Makes a member announce that it is ready for these partitions.
 fn says_ready(w: &mut World, node: usize, ready: impl IntoIterator<Item = u32>) {
-    w.nodes[node].warmth.ready = ready.into_iter().collect();
+    w.nodes[node].ready = ready.into_iter().collect();
     says(w, node);
 }
 
@@ -59,7 +65,7 @@ fn owner_keeps_each_partition_until_the_next_owner_is_ready() {
     w.until("all move", secs(1), |w| w.loads(COUNT) == [4, 4]);
     w.run(secs(1));
     assert_eq!((coming(&w, 0), coming(&w, 1)), <_>::default());
-    w.check_shared(COUNT);
+    w.check_settled();
 }
 
 #[test]
@@ -71,7 +77,7 @@ fn owner_gives_partitions_up_at_the_limit_whatever_changes() {
         w.disturb_watches(0, second % 2 == 0);
         if second == 5 {
             w.add_node();
-            w.nodes[2].warmth.is_cold = true;
+            prepares(&mut w.nodes[2]);
             w.join_partitions(2, COUNT);
         }
         w.run(secs(1));
@@ -81,5 +87,5 @@ fn owner_gives_partitions_up_at_the_limit_whatever_changes() {
     w.until("the limit", secs(3), |w| w.loads(COUNT)[0] <= 4);
     w.until("the later limit", secs(6), |w| w.even(COUNT, &[0, 1, 2]));
     w.run(TTL);
-    w.check_shared(COUNT);
+    w.check_settled();
 }

@@ -2,27 +2,21 @@
 
 use crate::tests::scenarios::*;
 use crate::tests::{E, GRACE, TTL};
-use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::action::Status;
-use eldest_core::reason::{EndReason, LostReason};
-
-fn ended(w: &World, node: usize) -> Option<EndReason> {
-    let (reason, _) = w.nodes[node].candidate(E)?.1.ended.as_ref()?;
-    Some(*reason)
-}
+use eldest_core::reason::LostReason;
 
 #[test]
 fn candidate_has_left_when_its_released_key_is_deleted() {
     let mut w = World::seated(2);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     w.end(0, E, LostReason::Shutdown);
     w.next(0, deletes, Fate::RequestLost);
     w.until("asked to go", TTL, |w| w.count(0, deletes) == 1);
     w.drop_leadership(0, E);
     w.run(ms(50));
-    assert_eq!(ended(&w, 0), None, "its key stands");
-    w.until("it has left", secs(1), |w| ended(w, 0).is_some());
+    assert!(w.nodes[0].ended_at(E).is_none(), "its key stands");
+    w.until("it has left", secs(1), |w| w.nodes[0].ended_at(E).is_some());
     assert_eq!(w.store.queue(E).len(), 1);
 }
 
@@ -49,7 +43,7 @@ fn released(w: &World, node: usize) -> bool {
 #[test]
 fn a_stalled_term_is_valid_for_the_grace_period_whatever_its_lease() {
     let mut w = World::seated(2);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     let since = w.nodes[0].local(w.now);
     w.end(0, E, LostReason::Stalled);
     let term = w.nodes[0].term_of(E).unwrap();
@@ -74,7 +68,7 @@ fn a_key_counts_as_released_when_etcd_confirmed_it_and_not_before() {
     let mut w = World::seated(2);
     assert!(!released(&w, 0), "it leads");
     w.next(0, deletes, Fate::RequestLost);
-    w.nodes[0].work = Work::After(ms(100));
+    w.nodes[0].member.work = Some(ms(100));
     w.end(0, E, LostReason::SteppedDown);
     assert!(!released(&w, 0), "its work goes on");
     w.until_sent(0, deletes);

@@ -7,7 +7,6 @@ use crate::tests::scenarios::*;
 use crate::tests::{E, GRACE, SCOPES, SLOW, TTL};
 use crate::world::home::Home::{self, East, Nowhere, West};
 use crate::world::home::MARKS;
-use crate::world::node::Work;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
 use eldest_core::action::{Ask, Note, Status};
@@ -23,7 +22,7 @@ fn joined(w: &World) -> usize {
 fn leader_resigns_after_its_work_and_the_eldest_elsewhere_leads() {
     for scope in SCOPES {
         let mut w = World::at_home(scope, &[East, East, West, Nowhere]);
-        w.nodes[0].work = Work::After(GRACE / 2);
+        w.nodes[0].member.work = Some(GRACE / 2);
         w.evacuate(East, None);
         w.run(ms(20));
         let term = w.nodes[0].term_of(E).unwrap();
@@ -45,7 +44,7 @@ fn leader_resigns_after_its_work_and_the_eldest_elsewhere_leads() {
 #[test]
 fn work_that_ignores_the_order_is_over_after_the_grace_period() {
     let mut w = World::at_home(WatchScope::Auto, &[East, West]);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     let since = w.nodes[0].local(w.now);
     w.evacuate(East, None);
     w.run(ms(20));
@@ -67,7 +66,7 @@ fn leader_without_rivals_continues_until_a_candidate_elsewhere_joins() {
         assert!(w.leads(0), "{scope:?}");
         assert_eq!(w.terms(0), 1, "{scope:?}: the same term");
         w.add_node();
-        w.nodes[2].home = West;
+        w.nodes[2].member.home = West;
         w.join(2, E, scope, false);
         w.until("who came leads", secs(1), |w| w.leads(2));
         w.run(secs(1));
@@ -121,7 +120,7 @@ fn session_that_needs_no_marks_ignores_a_missing_permission() {
     for (home, goes_on) in [(Nowhere, false), (East, true)] {
         let mut w = World::new(1, 1);
         w.forbid(0, MARKS, false);
-        w.nodes[0].home = home;
+        w.nodes[0].member.home = home;
         w.join(0, E, WatchScope::Everyone, false);
         w.run(ms(500));
         let before = w.count(0, about_marks);
@@ -137,7 +136,7 @@ fn follower_in_a_long_queue_moves_once_for_each_order() {
     let mut homes = vec![East; 5];
     homes.extend([West; 2]);
     let mut w = World::at_home(WatchScope::Predecessor, &homes);
-    w.nodes[0].work = Work::After(GRACE / 2);
+    w.nodes[0].member.work = Some(GRACE / 2);
     w.evacuate(East, None);
     w.run(ms(100));
     assert!(w.order().starts_with(&[0, 5, 6]), "nobody delays the west");
@@ -181,13 +180,13 @@ const HAND_OVER: Duration = Duration::from_secs(6);
 /// Makes a world whose nodes are in these places and not warm, and whose first node leads.
 fn cold(scope: WatchScope, homes: &[Home]) -> World {
     World::standing(SLOW, scope, homes, |node, home| {
-        node.home = *home;
-        (node.warmth.is_cold, node.warmth.within) = (true, LIMIT);
+        node.member.home = *home;
+        (node.member.prepares, node.member.warm_within) = (true, LIMIT);
     })
 }
 
 fn says(w: &mut World, node: usize, is_cold: bool) {
-    w.nodes[node].warmth.is_cold = is_cold;
+    w.nodes[node].member.prepares = is_cold;
     w.announce(node, E);
 }
 

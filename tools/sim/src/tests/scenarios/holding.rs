@@ -49,12 +49,17 @@ fn holder_that_reads_an_older_holder_before_it_keeps_its_permit() {
     assert_eq!((w.holders(PERMITS), w.elected.len()), (2, 2));
 }
 
+/// Makes an attempt to share the lock.
+fn share(w: &mut World, node: usize) {
+    w.acquire_as(node, L, true, true);
+}
+
 #[test]
 fn attempt_to_share_takes_two_transactions_and_fails_behind_an_exclusive_one() {
     let mut w = World::new(4, 1);
-    w.acquire_shared(0, L, true);
+    share(&mut w, 0);
     w.run(ms(20));
-    w.acquire_shared(1, L, true);
+    share(&mut w, 1);
     w.run(ms(20));
     assert_eq!((w.holders(L), w.count(1, joins)), (2, 2));
     w.acquire(2, L, true);
@@ -62,13 +67,13 @@ fn attempt_to_share_takes_two_transactions_and_fails_behind_an_exclusive_one() {
     assert_eq!(ended(&w, 2), Some((EndReason::Taken, None)));
     w.acquire(2, L, false);
     w.run(ms(20));
-    w.acquire_shared(3, L, true);
+    share(&mut w, 3);
     w.run(ms(20));
     assert_eq!(ended(&w, 3), Some((EndReason::Taken, None)));
     assert_eq!(w.holders(L), 2);
     w.give_up(2, L);
     w.run(ms(40));
-    w.acquire_shared(3, L, true);
+    share(&mut w, 3);
     w.run(ms(20));
     assert_eq!(w.holders(L), 3);
 }

@@ -113,10 +113,8 @@ fn new_candidate_receives_permanent_refusals() {
             w.join(0, E, WatchScope::Auto, persistent);
             w.run(secs(5));
             let candidate = w.nodes[0].candidate(E).unwrap().1;
-            let refused = candidate
-                .ended
-                .as_ref()
-                .map(|(r, t)| (*r, t.as_ref().map(|t| t.class)));
+            let refused = w.nodes[0].ended_at(E);
+            let refused = refused.map(|(r, t)| (*r, t.as_ref().map(|t| t.class)));
             let expected = ends.then_some((EndReason::Refused, Some(class)));
             assert_eq!(refused, expected, "{class:?} persistent {persistent}");
             assert_eq!(w.leads(0), !ends);

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::tests::{E, TTL};
-use crate::world::node::Work;
 use crate::world::{Fate, World};
 use eldest_core::candidate::WatchScope;
 use eldest_core::reason::LostReason;
@@ -25,7 +24,7 @@ fn check_key_goes_before_closing(w: &mut World) {
 #[test]
 fn closing_session_waits_until_a_key_written_over_unseen_is_gone() {
     let mut w = World::seated(1);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     w.relink(0, |l| l.watches_stalled = true);
     w.overwrite(&own_key(&w, 0));
     check_key_goes_before_closing(&mut w);

@@ -13,7 +13,7 @@ use eldest_core::reason::LostReason;
 /// Makes a world whose nodes have these versions and have joined in that order, and whose first node leads.
 fn seated(scope: WatchScope, versions: &[u32]) -> World {
     World::standing(SLOW, scope, versions, |node, version| {
-        node.version = *version;
+        node.member.version = *version;
     })
 }
 
@@ -91,7 +91,7 @@ fn candidate_that_sees_no_marks_does_not_lead_after_a_newer_version() {
     for scope in SCOPES {
         let mut w = World::new(2, 1);
         for (node, version) in [(0, 2), (1, 1)] {
-            w.nodes[node].version = version;
+            w.nodes[node].member.version = version;
             let lists = |ask: &Ask| matches!(ask, Ask::List { prefix, .. } if **prefix == *MARKS);
             w.the_next(usize::MAX, node, lists, Fate::AnswerLost);
             w.join(node, E, scope, false);
@@ -114,7 +114,7 @@ fn candidate_whose_claims_are_refused_lets_another_lead() {
         let mut w = World::new(2, 1);
         w.forbid(0, CLAIMS, false);
         for node in [0, 1] {
-            w.nodes[node].version = 1;
+            w.nodes[node].member.version = 1;
             w.join(node, E, scope, false);
             w.run(ms(20));
         }
@@ -182,8 +182,8 @@ fn leader_without_a_version_reads_the_mark_before_it_gives_way() {
         let mut w = World::new(3, 1);
         w.evacuate(Home::East, None);
         for (node, home, version) in [(0, Home::East, 0), (1, Home::West, 1), (2, Home::West, 2)] {
-            w.nodes[node].home = home;
-            w.nodes[node].version = version;
+            w.nodes[node].member.home = home;
+            w.nodes[node].member.version = version;
         }
         w.join(0, E, scope, false);
         w.run(ms(100));

@@ -1,8 +1,7 @@
 //! Tests which keys of the lease a session deletes when it sweeps, and when it sweeps again.
 
 use super::*;
-use crate::tests::{TTL, key};
-use crate::world::node::Work;
+use crate::tests::TTL;
 use crate::world::partitions::prefix_of;
 use crate::world::store::Key;
 use crate::world::{Fate, World};
@@ -19,16 +18,6 @@ fn orphan(w: &mut World) -> Key {
     let orphan = key_of(OTHER, lease);
     w.store.put(&orphan, b"", lease);
     orphan
-}
-
-#[test]
-fn keys_that_users_bind_to_the_lease_are_not_swept() {
-    let mut w = World::seated(1);
-    let users = key("services/billing");
-    w.store.put(&users, b"", w.nodes[0].lease().unwrap());
-    w.run(TTL * 3);
-    assert_eq!(w.count(0, sweeps), 2);
-    assert!(w.store.contains(&users));
 }
 
 #[test]
@@ -85,7 +74,7 @@ fn search_older_than_the_loss_of_a_key_releases_nothing() {
     let (_, taken) = w.any_of(0, 8);
     w.delete(&taken);
     w.until("searched", ms(200), |w| w.count(0, finds) == 1);
-    w.nodes[0].work = Work::After(secs(1));
+    w.nodes[0].member.work = Some(secs(1));
     w.until("taken", ms(200), |w| w.all_owned(8));
     w.delete(&taken);
     w.run(secs(3));
@@ -96,7 +85,7 @@ fn search_older_than_the_loss_of_a_key_releases_nothing() {
 #[test]
 fn overwritten_partition_key_is_deleted_with_its_lease_despite_running_work() {
     let mut w = World::with_partitions(2, 4);
-    w.nodes[0].work = Work::Never;
+    w.nodes[0].member.work = None;
     let (_, key) = w.any_of(0, 4);
     w.relink(0, |l| l.watches_stalled = true);
     w.overwrite(&key);
@@ -138,14 +127,7 @@ fn search_under_a_former_lease_does_not_end_the_present_one() {
             w.lose_lease(0);
         }
     }
-    let left = |w: &World| {
-        w.nodes[0]
-            .candidate(&prefix_of(1))
-            .unwrap()
-            .1
-            .ended
-            .is_some()
-    };
+    let left = |w: &World| w.nodes[0].ended_at(&prefix_of(1)).is_some();
     w.until("it has left", secs(1), left);
     assert_eq!(w.keys_of_partitions(1), []);
 }

@@ -59,22 +59,16 @@ impl Store {
     /// Applies all requests at one revision, each under its own conditions.
     pub(crate) fn perform_together(&mut self, now: Time, asks: &[Asked]) -> Vec<Answer> {
         let each = asks.iter().map(|(_, ask)| Op::Txn(self.transaction(ask)));
-        let txn = Txn {
-            success: each.collect(),
-            ..Txn::default()
-        };
+        let txn = always(each);
         let done = match self.accept(now, &txn) {
             Ok(done) => done.results,
             Err(refusal) => return asks.iter().map(|_| refused(refusal)).collect(),
         };
-        let done = done.into_iter().filter_map(|done| match done {
-            OpDone::Txn(done) => Some(done),
-            _ => None,
+        let answers = asks.iter().zip(&done).filter_map(|((_, ask), done)| {
+            let OpDone::Txn(done) = done else { return None };
+            Some(self.answer(ask, done))
         });
-        let answers = asks.iter().zip(done);
-        answers
-            .map(|((_, ask), done)| self.answer(ask, &done))
-            .collect()
+        answers.collect()
     }
 
     fn listed(&self, entries: Vec<Entry>) -> Answer {
@@ -98,10 +92,7 @@ impl Store {
     /// Returns the request as a transaction of etcd. A request without one reads nothing.
     fn transaction(&self, ask: &Ask) -> Txn {
         match ask {
-            Ask::Check { keys } => Txn {
-                success: keys.iter().map(|key| Op::read(one(key))).collect(),
-                ..Txn::default()
-            },
+            Ask::Check { keys } => always(keys.iter().map(|key| Op::read(one(key)))),
             Ask::Join(join) => self.join(join),
             Ask::Delete {
                 key,
@@ -113,32 +104,23 @@ impl Store {
             },
             Ask::Release { keys } => match &keys[..] {
                 [(key, create_revision)] => delete_unchanged(key, *create_revision),
-                keys => Txn {
-                    success: keys
-                        .iter()
-                        .map(|(key, created)| Op::Txn(delete_unchanged(key, *created)))
-                        .collect(),
-                    ..Txn::default()
-                },
+                keys => {
+                    let each = keys.iter();
+                    always(each.map(|(key, created)| Op::Txn(delete_unchanged(key, *created))))
+                }
             },
             Ask::Take {
                 member,
                 value,
                 keys,
-            } => Txn {
-                compare: vec![created(&member.key, member.create_revision)],
-                success: keys
-                    .iter()
-                    .map(|key| {
-                        Op::Txn(Txn {
-                            compare: vec![created(key, 0)],
-                            success: vec![Op::put(key, value, member.lease)],
-                            failure: Vec::new(),
-                        })
-                    })
-                    .collect(),
-                failure: Vec::new(),
-            },
+            } => {
+                let take = |key| {
+                    let put = Op::put(key, value, member.lease);
+                    Op::Txn(when(created(key, 0), [put]))
+                };
+                let member = created(&member.key, member.create_revision);
+                when(member, keys.iter().map(take))
+            }
             Ask::Proclaim {
                 own,
                 mod_revision,
@@ -176,11 +158,8 @@ impl Store {
         }
         let candidates = Op::read(below);
         let mut failure = Vec::new();
-        for keys in admission
-            .nothing_else_in
-            .iter()
-            .flat_map(|all| around(prefix, all))
-        {
+        let others = admission.nothing_else_in.iter();
+        for keys in others.flat_map(|all| around(prefix, all)) {
             compare.push(Compare::created(keys.clone(), Relation::Equal, 0));
             failure.push(Op::read(keys));
         }
@@ -216,10 +195,8 @@ impl Store {
                 })
             }
             Ask::Take { .. } => {
-                let taken = done
-                    .results
-                    .iter()
-                    .map(|done| matches!(done, OpDone::Txn(put) if put.succeeded));
+                let done = done.results.iter();
+                let taken = done.map(|done| matches!(done, OpDone::Txn(put) if put.succeeded));
                 Answer::Taken {
                     header,
                     taken: held.then(|| taken.collect()),
@@ -253,13 +230,23 @@ fn created(key: &Key, revision: i64) -> Compare {
     equal(key, Operand::CreateRevision(revision))
 }
 
+pub(super) fn always(ops: impl IntoIterator<Item = Op>) -> Txn {
+    Txn {
+        success: ops.into_iter().collect(),
+        ..Txn::default()
+    }
+}
+
+fn when(compare: Compare, ops: impl IntoIterator<Item = Op>) -> Txn {
+    Txn {
+        compare: vec![compare],
+        ..always(ops)
+    }
+}
+
 /// Deletes the key if it has that create revision.
 fn delete_unchanged(key: &Key, create_revision: i64) -> Txn {
-    Txn {
-        compare: vec![created(key, create_revision)],
-        success: vec![Op::delete(one(key))],
-        failure: Vec::new(),
-    }
+    when(created(key, create_revision), [Op::delete(one(key))])
 }
 
 /// Returns the keys that begin with `all`, except those that begin with `prefix`.
