@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use eldest_fixtures::http::{answers, get, post};
 use eldest_fixtures::program::Program;
 use eldest_fixtures::text::has;
+use eldest_fixtures::wait::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::shared::{Node, Result, Stage, run};
+use crate::shared::{Node, Result, SOON, Stage, run};
 
 /// The time promised to a caller. It is longer than a test may take, so a node that leaves within a test has kept no
 /// such promise.
@@ -50,11 +51,20 @@ async fn a_node_is_refused_as_its_own_program() -> Result {
 #[tokio::test]
 async fn node_whose_program_dies_resigns_at_once_and_exits_with_69() -> Result {
     let stage = Stage::new().await?;
-    let mut program = Program::sleeping()?;
+    let mut program = Program::shell("read line; exec sleep 600")?;
     let more = ["--guard-pid", &program.id().to_string(), "--grace", GRACE];
     let mut a = stage.node("60s", "a", &more).await?;
     answers(a.at, "/leader", 200).await?;
     let b = stage.node("60s", "b", &[]).await?;
+    // An exec does not end the process.
+    drop(program.0.stdin.take());
+    let name = format!("/proc/{}/comm", program.id());
+    until(SOON, "the program is another", async || {
+        std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+    })
+    .await?;
+    assert_eq!(get(a.at, "/leader").await?.status, 200);
+
     let killed = Instant::now();
     program.kill()?;
     answers(b.at, "/leader", 200).await?;
