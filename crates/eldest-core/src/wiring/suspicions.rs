@@ -267,17 +267,27 @@ impl Hall<'_> {
         }
     }
 
-    /// Deletes the challenge of a key that has gone, and looks for another key of the suspect.
-    fn drop_target(&mut self, suspect: i64) {
-        let now = self.now;
+    /// Deletes the challenge of a key that has gone, and looks for another key of the suspect, which is challenged not
+    /// before that time.
+    fn drop_target(&mut self, suspect: i64, not_before: Time) {
         let Some(suspected) = self.of(suspect) else {
             return;
         };
         let target = suspected.take_target();
-        suspected.start_again(now);
+        suspected.start_again(not_before);
         self.leave_if_unawaited(suspect, target.as_ref().map(|(target, _)| target));
         self.clear_challenge(target);
         self.challenge(suspect);
+    }
+
+    /// Does the same for a key that our view still shows. A challenge of this key fails too, until the watch catches up.
+    fn drop_outdated_target(&mut self, suspect: i64, earlier: u32) {
+        let failures = earlier + 1;
+        if let Some(suspected) = self.of(suspect) {
+            suspected.failures = failures;
+        }
+        let pause = self.rooms.pace.pause(failures, Class::Retry);
+        self.drop_target(suspect, self.now.after(pause));
     }
 
     /// Applies what a challenge or a condemnation has done or read.
@@ -292,7 +302,7 @@ impl Hall<'_> {
         }
         let was_condemned = matches!(suspected.progress, Progress::Condemning { .. });
         suspected.check_answer(request);
-        suspected.failures = 0;
+        let failures = std::mem::take(&mut suspected.failures);
         let Some(target) = suspected.target.clone() else {
             return;
         };
@@ -316,7 +326,7 @@ impl Hall<'_> {
             return;
         };
         if !result.held && !stands(result.entry(2)) {
-            self.drop_target(suspect);
+            self.drop_outdated_target(suspect, failures);
             return;
         }
         let wait = lead_of(&anchor.value).map(|lead| trust.outlasts(lead));
@@ -469,7 +479,7 @@ impl Hall<'_> {
                     let candidate = self.slots.candidate(slot);
                     let is_current = candidate.is_none_or(|c| c.view.is_current());
                     if is_current && self.target_in(slot, suspect).as_ref() != Some(&target) {
-                        self.drop_target(suspect);
+                        self.drop_target(suspect, self.now);
                     }
                 }
                 (Progress::Idle { .. }, _) => self.challenge(suspect),

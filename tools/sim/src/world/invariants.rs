@@ -192,13 +192,12 @@ impl World {
         let n = &self.nodes[node];
         let now = n.local(self.now);
         let mut working = n.terms.iter().filter(|t| !t.joined && now < t.cutoff());
-        let keys = given_up(ask);
         let released = working.find(|term| match ask {
             Ask::Revoke { lease } => self
                 .store
                 .entry(&term.key)
                 .is_some_and(|e| e.create_revision == term.token && e.lease == *lease),
-            _ => keys.contains(&(Arc::clone(&term.key), term.token)),
+            _ => given_up(ask).any(|(key, created)| *key == term.key && created == term.token),
         });
         if let Some(token) = released.map(|term| term.token) {
             let what = format!(
@@ -224,9 +223,8 @@ impl World {
         if !alive {
             return false;
         }
-        let keys = given_up(ask);
         let blind = self.mutant == Some(crate::mutant::Mutant::DeletesBlindly);
-        let held = keys.iter().find(|(key, created)| {
+        let held = given_up(ask).find(|(key, created)| {
             let entry = self.store.entry(key);
             let hit = entry.filter(|e| blind || e.create_revision == *created);
             hit.is_some_and(|e| self.nodes[node].holds(key, e.create_revision))
@@ -337,16 +335,18 @@ impl World {
 }
 
 /// Returns the keys that a request deletes because their session gives them up, each with its create revision.
-fn given_up(ask: &Ask) -> Vec<(Key, i64)> {
-    match ask {
+fn given_up(ask: &Ask) -> impl Iterator<Item = (&Key, i64)> {
+    let (alone, several) = match ask {
         Ask::Delete {
             key,
             create_revision,
             ..
-        } => vec![(Arc::clone(key), *create_revision)],
-        Ask::Release { keys } => keys.clone(),
-        _ => Vec::new(),
-    }
+        } => (Some((key, *create_revision)), &[][..]),
+        Ask::Release { keys } => (None, &keys[..]),
+        _ => (None, &[][..]),
+    };
+    let several = several.iter().map(|(key, created)| (key, *created));
+    alone.into_iter().chain(several)
 }
 
 fn stuck<T>(what: String) -> Result<T, (Invariant, String)> {

@@ -21,6 +21,7 @@ pub(crate) mod net;
 pub(crate) mod node;
 mod noting;
 pub(crate) mod observers;
+mod pace;
 pub(crate) mod partitions;
 pub(crate) mod promise;
 pub(crate) mod settings;

@@ -372,6 +372,7 @@ impl World {
         self.check_release(node, &ask);
         self.check_announcement(node, &ask);
         self.check_revocation(node, &ask);
+        self.check_pace(node, &ask);
         self.says_ask(node, request, &ask);
         if self.recording {
             self.asked.push((self.now, node, ask.clone()));

@@ -14,6 +14,7 @@ use super::driver::Inbox;
 use super::message::Message;
 use super::mutated::Memory;
 use super::observers::Look;
+use super::pace::Pace;
 use super::settings::Settings;
 use super::store::Key;
 use super::tally::Tally;
@@ -190,6 +191,7 @@ pub(crate) struct Node {
     /// The last clean read by the store's own state: the session's anchor, and the time of its sending.
     pub(crate) clean: Option<(Key, Time)>,
     pub(crate) doubts: Doubts,
+    pub(crate) pace: Pace,
     /// All terms; in a world that does not record, only those whose work continues.
     pub(crate) terms: Vec<Term>,
     pub(crate) candidates: BTreeMap<SlotId, SimCandidate>,
@@ -283,6 +285,7 @@ impl Node {
             lead: None,
             clean: None,
             doubts: Doubts::default(),
+            pace: Pace::default(),
             terms: Vec::new(),
             candidates: BTreeMap::new(),
             stood: BTreeMap::new(),

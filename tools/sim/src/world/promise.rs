@@ -53,6 +53,8 @@ pub(crate) enum Invariant {
     Asked,
     /// At rest, a session that answers challenges keeps its lease.
     Answered,
+    /// A request that fails again and again is repeated with pauses.
+    Paced,
     /// The core panicked.
     Panic,
 }
@@ -83,6 +85,7 @@ impl fmt::Display for Invariant {
             Invariant::Proof => "no lease of another session is revoked without proof",
             Invariant::Asked => "sessions ahead are asked for signs of life",
             Invariant::Answered => "a session that answers keeps its lease",
+            Invariant::Paced => "repeated requests are paced",
             Invariant::Panic => "no panic",
         })
     }

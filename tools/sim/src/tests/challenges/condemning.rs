@@ -70,6 +70,20 @@ fn broken_connection_restarts_the_count() {
     assert!(w.now.since(broken) >= wait());
 }
 
+/// The watch of the challenger is stalled, so its view shows a key of the suspect that is gone.
+#[test]
+fn challenges_by_an_outdated_view_are_sent_ever_more_rarely() {
+    let mut w = seated(2);
+    w.relink(1, |l| l.watches_stalled = true);
+    w.delete(&w.nodes[0].key(E).unwrap());
+    suspect(&mut w, 1, 0);
+    w.run(secs(1));
+    let sent = w.count(1, challenges);
+    assert!((3..8).contains(&sent), "{sent}");
+    w.relink(1, |l| l.watches_stalled = false);
+    w.until("it leads", ms(50), |w| w.leads(1));
+}
+
 #[test]
 fn suspect_is_condemned_at_the_very_end_of_the_wait() {
     let mut w = seated(2);

@@ -1,0 +1,73 @@
+//! Counts the repetitions of each request, because a session that repeats one in a tight loop overloads etcd.
+
+use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::World;
+use super::promise::Invariant;
+use super::store::Key;
+use eldest_core::action::Ask;
+use eldest_core::time::Time;
+use eldest_core::txn::Op;
+
+/// The time for which a request counts.
+const WINDOW: Duration = Duration::from_secs(1);
+/// The most requests of one kind about one key within [`WINDOW`]. A watch stream that breaks whenever it is open is opened
+/// seven times in the first second, and each time the session reads every prefix twice.
+const MOST: u32 = 20;
+
+/// The requests of one session: of each kind and key, how many it has sent since when.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(HashMap<(Discriminant<Ask>, Key), (Time, u32)>);
+
+impl World {
+    /// Checks that a session pauses before it repeats a request again and again.
+    pub(super) fn check_pace(&mut self, node: usize, ask: &Ask) {
+        let now = self.now;
+        let sent = &mut self.nodes[node].pace.0;
+        let (since, count) = sent
+            .entry((discriminant(ask), subject(ask)))
+            .or_insert((now, 0));
+        if now.since(*since) > WINDOW {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        if *count > MOST {
+            let what = format!(
+                "node {node} repeats a request {count} times within {WINDOW:?}: {}",
+                super::trace::ask(ask)
+            );
+            self.broken(Invariant::Paced, what);
+        }
+    }
+}
+
+/// Returns the first key that a request is about; an empty one for a request about leases.
+fn subject(ask: &Ask) -> Key {
+    let key = match ask {
+        Ask::Verify { key } | Ask::Probe { key } | Ask::Find { key } | Ask::Delete { key, .. } => {
+            Some(key)
+        }
+        Ask::Join(join) => Some(&join.key),
+        Ask::List { prefix, .. } | Ask::Older { prefix, .. } => Some(prefix),
+        Ask::Check { keys } | Ask::Take { keys, .. } => keys.first(),
+        Ask::Release { keys } => keys.first().map(|(key, _)| key),
+        Ask::Proclaim { own, .. } => Some(&own.key),
+        Ask::Transact(txn) => txn.then.first().map(|op| match op {
+            Op::Put { key, .. }
+            | Op::Read(key)
+            | Op::ReadBelow(key)
+            | Op::Delete(key)
+            | Op::DeleteBelow(key) => key,
+        }),
+        Ask::Grant { .. }
+        | Ask::Open { .. }
+        | Ask::Renew
+        | Ask::Revoke { .. }
+        | Ask::Sweep { .. }
+        | Ask::TimeLeft { .. } => None,
+    };
+    key.map_or_else(Key::default, Arc::clone)
+}
