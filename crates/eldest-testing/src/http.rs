@@ -1,10 +1,15 @@
 //! Fetches etcd's health and metrics pages over plain HTTP, and sums the samples of a metric.
 #![allow(clippy::disallowed_methods)] // tests run in real time
 
-use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use eldest::BoxError;
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http1::handshake;
+use hyper::header::HOST;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::error::{Error, ErrorKind, Result};
@@ -13,10 +18,7 @@ use super::error::{Error, ErrorKind, Result};
 pub(super) async fn get(address: &str, path: &str, limit: Duration) -> Result<String> {
     let page = match tokio::time::timeout(limit, fetch(address, path)).await {
         Ok(page) => page,
-        Err(_) => Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("no answer in {limit:?}"),
-        )),
+        Err(_) => Err(format!("no answer in {limit:?}").into()),
     };
     page.map_err(|error| {
         let text = format!("cannot get http://{address}{path}");
@@ -26,64 +28,14 @@ pub(super) async fn get(address: &str, path: &str, limit: Duration) -> Result<St
 
 /// Reads exactly the answer and not up to the end of the connection, which etcd's peer port sometimes keeps open
 /// for 5 s more (its read timeout races with the end of the request).
-async fn fetch(address: &str, path: &str) -> io::Result<String> {
-    let mut stream = BufReader::new(TcpStream::connect(address).await?);
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    if !line(&mut stream).await?.starts_with("HTTP/1.") {
-        return Err(io::Error::other("not an HTTP answer"));
-    }
-    let (mut length, mut chunked) = (None, false);
-    loop {
-        let header = line(&mut stream).await?.to_ascii_lowercase();
-        match header.split_once(':') {
-            Some(("content-length", value)) => {
-                length = Some(value.trim().parse().map_err(io::Error::other)?);
-            }
-            Some(("transfer-encoding", value)) => chunked = value.trim() == "chunked",
-            Some(_) => {}
-            None => break,
-        }
-    }
-    let mut body = Vec::new();
-    if chunked {
-        loop {
-            let size = line(&mut stream).await?;
-            let size = u64::from_str_radix(&size, 16).map_err(io::Error::other)?;
-            if size == 0 {
-                break;
-            }
-            exactly(&mut stream, size, &mut body).await?;
-            line(&mut stream).await?;
-        }
-    } else if let Some(length) = length {
-        exactly(&mut stream, length, &mut body).await?;
-    } else {
-        stream.read_to_end(&mut body).await?;
-    }
+async fn fetch(address: &str, path: &str) -> Result<String, BoxError> {
+    let stream = TokioIo::new(TcpStream::connect(address).await?);
+    let (mut sender, connection) = handshake(stream).await?;
+    tokio::spawn(connection);
+    let request = Request::get(path).header(HOST, address);
+    let answer = sender.send_request(request.body(Empty::<Bytes>::new())?);
+    let body = answer.await?.into_body().collect().await?.to_bytes();
     Ok(String::from_utf8_lossy(&body).into_owned())
-}
-
-/// Reads one line without its end.
-async fn line(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<String> {
-    let mut line = String::new();
-    if stream.read_line(&mut line).await? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(line.trim_end().to_owned())
-}
-
-/// Adds exactly that many bytes to `body`.
-async fn exactly(
-    stream: &mut (impl AsyncRead + Unpin),
-    size: u64,
-    body: &mut Vec<u8>,
-) -> io::Result<()> {
-    if stream.take(size).read_to_end(body).await? as u64 == size {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
 }
 
 /// Returns the sum of all samples in `page` with the name of `query` and at least its labels.
@@ -148,8 +100,11 @@ impl<'a> Series<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
-    use eldest::BoxError;
 
     /// Answers one request with `answer`, and keeps the connection open.
     async fn got(answer: &'static str) -> Result<String, BoxError> {
@@ -174,8 +129,10 @@ mod tests {
             3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
         assert_eq!(got(chunked).await?, "hello");
         let error = got("SSH-2.0\r\n").await.expect_err("no HTTP");
-        let error = format!("{error:?}");
-        assert!(error.contains("not an HTTP answer"), "{error}");
+        assert!(
+            error.to_string().starts_with("cannot get http://"),
+            "{error}"
+        );
         Ok(())
     }
 
