@@ -4,6 +4,8 @@
 const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 // The node sends an event at least every 5 s.
 const SILENCE = 12 * SECOND, AGAIN = 2 * SECOND;
+// How long the page waits before it reads the owners of partitions again.
+const POLL = 5 * SECOND;
 // The timeline shows the shortest of these windows in which the last DRAWN terms began, for up to LANES nodes.
 const WINDOWS = [MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY];
 const DRAWN = 8, LANES = 8, ROWS = 6;
@@ -330,7 +332,7 @@ function tick(view) {
 
 // One connection for all elections, because a browser allows few for each node. The page reconnects itself: the browser
 // gives up after a refusal, and does not notice that a node is stopped.
-let events, heard = performance.now(), gone = new Set(), since_when = null, waiting;
+let events, heard = performance.now(), gone = new Set(), since_when = null, waiting, polling;
 
 function alive() {
   heard = performance.now();
@@ -374,6 +376,96 @@ function show_challenges() {
   place.querySelector("tbody").replaceChildren(...each(newest, "tr", challenge));
 }
 
+// "0-2, 5" for ascending numbers.
+function ranges(numbers) {
+  const runs = [];
+  for (const number of numbers) {
+    if (runs.at(-1)?.[1] === number - 1) runs.at(-1)[1] = number;
+    else runs.push([number, number]);
+  }
+  return runs.map(([first, last]) => (first === last ? first : `${first}-${last}`)).join(", ");
+}
+
+function share({ identity, role, said, numbers, count }) {
+  const made = element("tr"), node = cell(name(identity));
+  if (role) node.append(element("span", role, "badge away"));
+  const line = element("span", "", "said");
+  line.append(...said.filter(Boolean).map((text) => element("bdi", text)));
+  if (line.hasChildNodes()) node.append(line);
+  made.append(node, element("td", ranges(numbers)), element("td", count));
+  return made;
+}
+
+// The members, owners that have left and still work, and absent members, each with its partitions.
+function shares({ members, absent, partitions }) {
+  const of = (is) => partitions.filter(is).map(({ partition }) => partition);
+  const owned = (lease) => of(({ owner }) => owner?.lease_id === lease);
+  const present = (members ?? []).map(({ identity, data_center, address, lease_id, owned_count: count }) => (
+    { identity, said: [data_center, address], numbers: owned(lease_id), count }
+  ));
+  const leases = new Set((members ?? []).map((member) => member.lease_id));
+  const left = new Map(partitions.filter(({ owner }) => owner && !leases.has(owner.lease_id)).map(({ owner }) => [owner.lease_id, owner]));
+  const ending = [...left].map(([lease, { identity }]) => {
+    const numbers = owned(lease);
+    return { identity, role: "has left, work is ending", said: [], numbers, count: numbers.length };
+  });
+  const kept = (absent ?? []).map(({ identity, data_center, kept_count: count }) => (
+    { identity, role: "absent", said: [data_center], numbers: of(({ kept_for }) => kept_for === identity), count }
+  ));
+  return [...present, ...ending, ...kept];
+}
+
+function partition_notices({ revision, refused, stale, partitions, next_from }) {
+  const all = refused === null ? [] : [refused];
+  if (revision === null && refused === null) all.push("etcd has not sent the owners yet.");
+  else if (stale && refused === null) all.push("etcd does not answer this node. This view may be old.");
+  for (const { partition, blocked_by } of partitions.filter(({ blocked_by }) => blocked_by !== null)) {
+    all.push(`The key ${blocked_by} has no lease and blocks partition ${partition}. Delete it.`);
+  }
+  const free = partitions.filter(({ owner, kept_for, blocked_by }) => owner === null && kept_for === null && blocked_by === null);
+  if (free.length > 0) all.push(`Without an owner: ${ranges(free.map(({ partition }) => partition))}.`);
+  if (next_from !== null) all.push(`Partitions from ${next_from} on are only counted.`);
+  return all.join(" ");
+}
+
+function show_partitions(state) {
+  const all = document.getElementById("sets");
+  let place = [...all.children].find((one) => one.dataset.partitions === state.name);
+  if (place === undefined) {
+    place = document.getElementById("partitions").content.cloneNode(true).firstElementChild;
+    place.dataset.partitions = state.name;
+    place.querySelector("h2 bdi").textContent = state.name;
+    all.append(place);
+  }
+  const partitions = state.partitions ?? [], rows = shares({ ...state, partitions });
+  const number = (count, what) => `${count ?? "unknown"} ${what}${count === 1 ? "" : "s"}`;
+  say(place.querySelector(".about"), `${number(state.partition_count, "partition")}, ${number(state.member_count, "member")}`);
+  const text = partition_notices({ ...state, partitions }), notice = place.querySelector(".notice");
+  say(notice, text);
+  notice.hidden = text === "";
+  place.querySelector("tbody").replaceChildren(...each(rows, "tr", share));
+}
+
+// The node answers from memory. Events, not these requests, show whether it answers at all.
+async function answered(path) {
+  const answer = await fetch(path).catch(() => null);
+  return answer?.ok ? answer.json() : null;
+}
+
+// A node without partitions has none for as long as it runs.
+async function follow_partitions() {
+  const list = await answered("v1/partitions"), sets = list?.partitions ?? [];
+  for (const { name: set } of sets) {
+    const state = await answered(`v1/partitions/${encodeURIComponent(set)}`);
+    if (state !== null) show_partitions(state);
+  }
+  for (const place of [...document.getElementById("sets").children]) {
+    if (list !== null && !sets.some(({ name: set }) => set === place.dataset.partitions)) place.remove();
+  }
+  clearTimeout(polling);
+  if (list === null || sets.length > 0) polling = setTimeout(follow_partitions, POLL);
+}
+
 function lost() {
   since_when ??= Date.now();
   document.body.dataset.connection = "lost";
@@ -386,7 +478,10 @@ function follow() {
   clearTimeout(waiting);
   heard = performance.now();
   events = new EventSource("v1/events");
-  events.addEventListener("open", () => { gone = new Set(shown.keys()); });
+  events.addEventListener("open", () => {
+    gone = new Set(shown.keys());
+    follow_partitions();
+  });
   events.addEventListener("state", (event) => {
     alive();
     const state = JSON.parse(event.data);

@@ -158,7 +158,8 @@ fn asked_for_nothing_else(browser: &Browser, observer: &Node) {
     let paths = asked.iter().filter_map(|url| url.strip_prefix(&own));
     let mut paths: Vec<&str> = paths.collect();
     paths.sort_unstable();
-    assert_eq!(paths, ["", "page.css", "page.js", "v1/events"], "{asked:?}");
+    let expected = ["", "page.css", "page.js", "v1/events", "v1/partitions"];
+    assert_eq!(paths, expected, "{asked:?}");
     // The only `data:` URL is the icon, which is empty.
     let mut others = asked.iter().filter(|url| !url.starts_with(&own));
     assert!(others.all(|url| url == "data:,"), "{asked:?}");

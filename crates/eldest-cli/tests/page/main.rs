@@ -9,6 +9,7 @@ mod evacuated;
 mod hostile;
 mod live;
 mod looks;
+mod partitions;
 mod picture;
 #[path = "../shared/mod.rs"]
 #[allow(dead_code, reason = "the other tests of the command need more of it")]
