@@ -434,12 +434,15 @@ impl Keeper {
         former.retain(|record| !is_own(record));
         let members: Vec<_> = members(view.entries(), &self.prefix).collect();
         let there: BTreeSet<i64> = members.iter().map(|member| member.lease).collect();
-        let same = members.iter().filter(|member| is_of(member, &identity));
+        let same = || members.iter().filter(|member| is_of(member, &identity));
         let is_alone =
-            same.count() == 1 && !former.iter().any(|record| ends(record, &facts, &there));
-        // The record of an earlier process lists what this one will own, as long as that one's keys stand.
+            same().count() == 1 && !former.iter().any(|record| ends(record, &facts, &there));
         if !is_alone {
-            if own.is_none() {
+            // The record of an earlier process lists what this one will own, as long as that one's keys stand. Without a
+            // record, a younger member of this identity would own partitions.
+            let elder = same().min_by_key(|member| member.create_revision);
+            let is_elder = elder.is_some_and(|elder| elder.lease == lease);
+            if own.is_none() && !(is_elder && former.is_empty()) {
                 return Ok(());
             }
             former.clear();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eldest::{Session, SessionOptions};
+use eldest::{CancellationToken, Partition, Session, SessionOptions};
 use eldest_testing::{Etcd, eventually};
 use etcd_client::DeleteOptions;
 use tokio::time::timeout;
@@ -59,22 +59,36 @@ async fn a_key_that_blocks_a_partition_is_logged_once() -> Result {
     Ok(())
 }
 
-/// The second member owns nothing for as long as the first one is there.
+/// The second member owns nothing for as long as the first one is there, although both join before the first keeps a share.
 #[tokio::test]
 async fn members_of_one_identity_that_keep_their_share_are_logged_once_each() -> Result {
     let logs = capture();
     let etcd = Etcd::start().await?;
+    let stop = CancellationToken::new();
     let mut members = Vec::new();
     for _ in 0..2 {
         let options = SessionOptions::new("a").ttl(Duration::from_secs(2));
         let session = Session::connect([etcd.endpoint()], options).await?;
         let shards = session.partitions("jobs", 2)?;
-        let member = shards
-            .keep_share_for(Duration::from_secs(60))
-            .join()
-            .await?;
-        members.push((session, member));
+        let shards = shards.keep_share_for(Duration::from_secs(60));
+        let stop = stop.clone();
+        let until_lost = async |partition: Partition| {
+            partition.lost().cancelled().await;
+            Ok::<_, eldest::BoxError>(())
+        };
+        let work = tokio::spawn(async move { shards.run(stop, until_lost).await });
+        members.push((session, work));
     }
+    let observer = Session::connect([etcd.endpoint()], options("b")).await?;
+    let shards = observer.partitions("jobs", 2)?;
+    let numbers = async || -> Result<Vec<usize>> {
+        let map = shards.map().await?;
+        Ok(map
+            .members()
+            .iter()
+            .map(|it| map.partitions_of(it).count())
+            .collect())
+    };
     let of_a = [("identity", "a"), ("partitions", "jobs")];
     let line = "another member has this identity: the younger one owns no partitions";
     let lines = eventually(LONG, "both log it", async || {
@@ -83,9 +97,16 @@ async fn members_of_one_identity_that_keep_their_share_are_logged_once_each() ->
     })
     .await?;
     assert_eq!(lines[0].level, Level::WARN);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(numbers().await?, [2, 0]);
+    let mut third = shards.join().await?;
+    drop(timeout(LONG, third.owned()).await??);
     assert_eq!(logs.of(ELECTION, line, &of_a).len(), 2);
-    Ok(())
+    stop.cancel();
+    for (session, work) in members {
+        work.await??;
+        session.close().await?;
+    }
+    Ok(observer.close().await?)
 }
 
 #[tokio::test]
