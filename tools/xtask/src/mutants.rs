@@ -1,25 +1,25 @@
 //! Breaks the rules of the core one at a time, in a copy of its source, and reports the breaks that no check notices.
 
 pub(crate) mod list;
-mod plans;
-mod results;
-mod scratch;
-mod table;
 mod trial;
 mod weave;
 
+use std::fs;
 use std::num::NonZero;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 
-use list::Mutant;
-use results::{Noticed, Results};
-use scratch::Scratch;
-use trial::Limits;
+use crate::setup;
+use list::{Mutant, Noticed, Results};
+use trial::Scratch;
+
+/// The folder of the simulator's kept plans, each of which names the mutant that it must notice.
+const PLANS: &str = "tools/sim/plans";
 
 /// The options on the command line. Writes what noticed each mutant into tools/sim/noticed.toml. The exit code is 1 if nothing
 /// notices a mutant, or if a kept plan or the search of every story does not notice a mutant that it must. A run of all mutants takes hours on two cores.
@@ -31,9 +31,6 @@ pub(crate) struct Options {
     /// Only the mutants of an area
     #[arg(long)]
     area: Option<String>,
-    /// The number of seeds of each kind for each mutant
-    #[arg(long, default_value_t = 6000)]
-    seeds: u64,
     /// Only check that each kept plan (tools/sim/plans) notices the mutant that it names, and the search of every story (`simulate
     /// --every`) the mutants that it must
     #[arg(long)]
@@ -46,102 +43,115 @@ pub(crate) struct Options {
 /// Runs `cargo xtask mutants`.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let all = list::read()?;
-    let chosen = choose(&all, options)?;
-    let mut results = Results::read()?;
+    let is_chosen = |mutant: &&Mutant| {
+        let is_named = options.only.is_empty() || options.only.contains(&mutant.name);
+        is_named && options.area.as_ref().is_none_or(|it| *it == mutant.area)
+    };
+    let chosen: Vec<&Mutant> = all.iter().filter(is_chosen).collect();
+    let enough = options.only.len().max(1);
+    ensure!(chosen.len() >= enough, "{} has no such mutant", list::FILE);
+    let results = Results::read()?;
     if options.list {
-        print!("{}", table::list(&chosen, &results));
+        print!("{}", table(&chosen, &results));
         return Ok(ExitCode::SUCCESS);
     }
-    let kept = plans::read()?;
-    if options.plans {
-        let named = |mutant: &&Mutant| {
-            mutant.stories.is_some() || kept.iter().any(|plan| plan.mutant == mutant.name)
-        };
-        let mutants: Vec<_> = all.iter().filter(named).collect();
-        let unnoticed = plans::unnoticed(&Scratch::new(&all, false)?, &kept, &mutants)?;
-        return Ok(verdict(&[], &unnoticed));
+    let scratch = Scratch::new(&all)?;
+    let mut unnoticed = plans(&scratch, &chosen)?;
+    if !options.plans {
+        unnoticed.extend(try_all(&scratch, &chosen, &all, results)?);
     }
-    if chosen.is_empty() {
+    if unnoticed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let scratch = Scratch::new(&all, true)?;
-    let unnoticed = plans::unnoticed(&scratch, &kept, &chosen)?;
-    let survivors = try_all(&scratch, &chosen, options.seeds, |mutant, noticed| {
-        // The results are written at once, because the run may take hours and be interrupted.
-        results.note(&mutant.name, noticed, &all)
-    })?;
-    Ok(verdict(&survivors, &unnoticed))
+    println!("not noticed: {}", unnoticed.join(", "));
+    Ok(ExitCode::FAILURE)
 }
 
-/// Names the mutants that no check notices, and the plans and searches that do not notice a mutant that they must.
-fn verdict(survivors: &[String], plans: &[String]) -> ExitCode {
-    for (what, names) in [
-        ("noticed by nothing", survivors),
-        ("plans and searches that miss their mutants", plans),
-    ] {
-        if !names.is_empty() {
-            println!("{what}: {}", names.join(", "));
-        }
+/// Runs the kept plans, and the searches of every story, that must notice one of these mutants. Returns those that do not. A plan for
+/// another mutant, such as one of the adapter, is skipped: the simulator's own tests run those.
+fn plans(scratch: &Scratch, mutants: &[&Mutant]) -> Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Head {
+        mutant: String,
     }
-    if survivors.is_empty() && plans.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    let mut due: Vec<(&Mutant, Vec<String>)> = Vec::new();
+    for file in fs::read_dir(setup::root().join(PLANS)).context(PLANS)? {
+        let path = file?.path();
+        let Head { mutant } = toml::from_str(&fs::read_to_string(&path)?).context(PLANS)?;
+        let named = mutants.iter().find(|it| it.name == mutant);
+        let args = ["--lines=0".to_owned(), format!("--plan={}", path.display())];
+        due.extend(named.map(|mutant| (*mutant, args.into())));
     }
+    for mutant in mutants {
+        let args = |faults| vec!["--brief".to_owned(), format!("--every={faults}")];
+        due.extend(mutant.stories.map(|faults| (*mutant, args(faults))));
+    }
+    let mut unnoticed = Vec::new();
+    for (mutant, args) in due {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let notices = scratch.breaks(&args, mutant)?;
+        let verb = if notices { "notices" } else { "misses" };
+        let shown = format!("{} {verb} `{}`", args[1], mutant.name);
+        println!("{shown}");
+        unnoticed.extend((!notices).then_some(shown));
+    }
+    Ok(unnoticed)
 }
 
-/// Tries every mutant and returns the names of those that no check notices. `note` gets each mutant with what noticed it.
+/// Tries every mutant, on all processors, and returns the names of those that no check notices. The results are written at once,
+/// because the run may take hours and be interrupted.
 fn try_all(
     scratch: &Scratch,
     mutants: &[&Mutant],
-    seeds: u64,
-    mut note: impl FnMut(&Mutant, Option<Noticed>) -> Result<()>,
+    all: &[Mutant],
+    results: Results,
 ) -> Result<Vec<String>> {
-    let mut survivors = Vec::new();
-    let limits = Limits::measure(scratch, seeds).context("with every rule as it is")?;
+    let unbroken = scratch.judge(None)?;
+    ensure!(unbroken.is_none(), "without a mutant: {unbroken:?}");
     let next = AtomicUsize::new(0);
-    let work = |found: mpsc::Sender<_>| {
+    let shared = Mutex::new((results, Vec::new()));
+    let work = || -> Result<()> {
         while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let verdict = limits.judge(scratch, mutant);
-            // The receiver is gone once a mutant could not be judged.
-            if found.send((*mutant, verdict)).is_err() {
-                return;
-            }
-        }
-    };
-    thread::scope(|scope| {
-        let (sender, verdicts) = mpsc::channel();
-        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
-            let sender = sender.clone();
-            scope.spawn(|| work(sender));
-        }
-        drop(sender);
-        for (mutant, verdict) in verdicts {
             let name = &mutant.name;
-            let noticed = verdict.with_context(|| format!("the mutant `{name}`"))?;
+            let noticed = scratch.judge(Some(mutant));
+            let noticed = noticed.with_context(|| format!("the mutant `{name}`"))?;
+            let mut shared = shared.lock().expect("no thread panics");
             match &noticed {
                 Some(noticed) => println!("{name:<48} {} {}", noticed.by, noticed.first_seed()),
-                None => survivors.push(name.clone()),
+                None => shared.1.push(name.clone()),
             }
-            note(mutant, noticed)?;
+            shared.0.note(name, noticed, all)?;
         }
-        Ok(survivors)
-    })
+        Ok(())
+    };
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let started: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        let mut joined = started.into_iter().map(|it| it.join().expect("no panic"));
+        joined.try_for_each(|ended| ended)
+    })?;
+    Ok(shared.into_inner().expect("no thread panicked").1)
 }
 
-fn choose<'a>(all: &'a [Mutant], options: &Options) -> Result<Vec<&'a Mutant>> {
-    for name in &options.only {
-        let there = all.iter().any(|mutant| mutant.name == *name);
-        ensure!(there, "there is no mutant `{name}` in {}", list::FILE);
+/// Formats how many mutants of each area are noticed, and by what; then each of them.
+fn table(mutants: &[&Mutant], results: &Results) -> String {
+    let noticed = |mutant: &Mutant| results.core.get(&mutant.name);
+    let mut lines = vec!["# Mutants\n".to_owned()];
+    for of_area in mutants.chunk_by(|a, b| a.area == b.area) {
+        let by_seed = |mutant: &&&Mutant| noticed(mutant).is_some_and(|it| it.seed.is_some());
+        let (all, by_seeds) = (of_area.len(), of_area.iter().filter(by_seed).count());
+        lines.push(format!(
+            "## {}\n\n{all} mutants, of which seeds notice {by_seeds}.\n\n\
+             | mutant | broken rule | noticed by | first seed |\n|---|---|---|---|",
+            of_area[0].area
+        ));
+        for mutant in of_area {
+            let by = noticed(mutant).map_or("**nothing**, or it did not run", |it| &it.by);
+            let seed = noticed(mutant).map_or_else(String::new, Noticed::first_seed);
+            let (name, rule) = (&mutant.name, &mutant.rule);
+            lines.push(format!("| `{name}` | {rule} | {by} | {seed} |"));
+        }
+        lines.push(String::new());
     }
-    if let Some(area) = &options.area {
-        let there = all.iter().any(|mutant| mutant.area == *area);
-        ensure!(there, "there is no area `{area}` in {}", list::FILE);
-    }
-    let named = |mutant: &&Mutant| options.only.is_empty() || options.only.contains(&mutant.name);
-    let area = options.area.as_ref();
-    let chosen = all.iter().filter(named);
-    Ok(chosen
-        .filter(|mutant| area.is_none_or(|area| mutant.area == *area))
-        .collect())
+    lines.join("\n")
 }

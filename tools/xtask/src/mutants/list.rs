@@ -1,14 +1,25 @@
-//! Reads `tools/sim/mutants.toml`: the rules of the core that are broken on purpose, each as a patch of its source.
+//! Reads `tools/sim/mutants.toml`, the rules of the core that are broken on purpose, each as a patch of its source; and keeps the check
+//! that noticed each at its last run, in `tools/sim/noticed.toml`.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use toml::ser::ValueSerializer;
 
 use crate::setup;
 
-/// The file, from the workspace's folder.
+/// The files, from the workspace's folder.
 pub(crate) const FILE: &str = "tools/sim/mutants.toml";
+const NOTICED: &str = "tools/sim/noticed.toml";
+const HEAD: &str = "\
+# Who noticed each mutant when it last ran: the invariant that a seed broke, and the number of that seed, with `--challenges` if
+# `challenges` is true; or a test, where no seed noticed. `cargo xtask mutants` writes this file, `cargo xtask mutants --list`
+# prints it with the rules.
+
+[core]
+";
 
 /// A rule, and the change of the source that breaks it.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -35,31 +46,91 @@ struct List {
 }
 
 impl Mutant {
-    /// Returns the mutated text of the file.
-    pub(crate) fn patched(&self, text: &str) -> Result<String> {
+    /// Checks that the patch applies exactly once to the text of its file, and changes something.
+    pub(crate) fn check(&self, text: &str) -> Result<()> {
         let times = text.matches(&self.from).count();
-        ensure!(
-            times == 1,
-            "the mutant `{}` applies {times} times to {}: {:?}",
-            self.name,
-            self.file,
-            self.from
-        );
-        Ok(text.replacen(&self.from, &self.to, 1))
+        let name = &self.name;
+        ensure!(times == 1, "`{name}` applies {times} times: {}", self.from);
+        ensure!(self.from != self.to, "`{name}` changes nothing");
+        Ok(())
+    }
+
+    /// Returns the text of its file.
+    pub(crate) fn source(&self) -> Result<String> {
+        fs::read_to_string(setup::root().join(&self.file)).context(self.file.clone())
     }
 }
 
 /// Reads all mutants, in the order of the file.
 pub(crate) fn read() -> Result<Vec<Mutant>> {
-    let text = std::fs::read_to_string(setup::root().join(FILE)).context(FILE)?;
+    let text = fs::read_to_string(setup::root().join(FILE)).context(FILE)?;
     let list: List = toml::from_str(&text).context(FILE)?;
     Ok(list.mutant)
 }
 
-/// Returns the text of a source file below `folder`.
-pub(crate) fn source(folder: &Path, mutant: &Mutant) -> Result<String> {
-    let path = folder.join(&mutant.file);
-    std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+/// The check that noticed a mutant.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Noticed {
+    /// The invariant or the test.
+    pub(crate) by: String,
+    /// The first seed that noticed the mutant, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
+    /// True if the sessions of that seed's story allow challenges.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) challenges: bool,
+}
+
+/// The results by the mutants' names.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) core: BTreeMap<String, Noticed>,
+}
+
+impl Results {
+    pub(crate) fn read() -> Result<Self> {
+        let text = fs::read_to_string(setup::root().join(NOTICED)).context(NOTICED)?;
+        toml::from_str(&text).context(NOTICED)
+    }
+
+    /// Keeps what noticed a mutant, if anything did, and writes the file, without mutants that are gone.
+    pub(crate) fn note(
+        &mut self,
+        name: &str,
+        noticed: Option<Noticed>,
+        mutants: &[Mutant],
+    ) -> Result<()> {
+        self.core.remove(name);
+        let noticed = noticed.map(|noticed| (name.to_owned(), noticed));
+        self.core.extend(noticed);
+        let is_there = |name: &String| mutants.iter().any(|mutant| mutant.name == *name);
+        self.core.retain(|name, _| is_there(name));
+        fs::write(setup::root().join(NOTICED), self.text()?).context(NOTICED)
+    }
+
+    fn text(&self) -> Result<String> {
+        let mut text = HEAD.to_owned();
+        for (name, noticed) in &self.core {
+            let mut row = String::new();
+            noticed.serialize(ValueSerializer::new(&mut row))?;
+            text += &format!("{name} = {row}\n");
+        }
+        Ok(text)
+    }
+}
+
+impl Noticed {
+    /// Formats the seed for a table: empty if a test noticed the mutant.
+    pub(crate) fn first_seed(&self) -> String {
+        let challenges = if self.challenges {
+            " with challenges"
+        } else {
+            ""
+        };
+        let seed = self.seed.map(|seed| format!("{seed}{challenges}"));
+        seed.unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -68,44 +139,35 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_patch_applies_exactly_once_and_changes_something() {
-        let mutants = read().unwrap();
-        let wrong = mutants.iter().filter_map(|mutant| {
-            let text = source(setup::root(), mutant).unwrap();
-            match mutant.patched(&text) {
-                Ok(patched) if patched == text => {
-                    Some(format!("`{}` changes nothing", mutant.name))
-                }
-                Ok(_) => None,
-                Err(error) => Some(error.to_string()),
-            }
-        });
-        let wrong: Vec<_> = wrong.collect();
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    }
-
-    #[test]
-    fn patches_are_of_the_core_and_leave_its_tests_alone() {
-        for mutant in read().unwrap() {
-            let of_core = mutant.file.starts_with("crates/eldest-core/src/");
-            assert!(of_core, "{}: {}", mutant.name, mutant.file);
-            let text = source(setup::root(), &mutant).unwrap();
-            let code = text.split("#[cfg(test)]").next().unwrap();
-            assert!(code.contains(&mutant.from), "{}", mutant.name);
-        }
-    }
-
-    #[test]
-    fn names_are_unique_and_mutants_of_one_area_are_adjacent() {
-        let mutants = read().unwrap();
+    fn every_patch_applies_exactly_once_to_the_core_outside_its_tests() {
         let (mut names, mut areas) = (BTreeSet::new(), Vec::new());
-        for mutant in &mutants {
-            assert!(names.insert(&mutant.name), "two are called {}", mutant.name);
-            assert!(!mutant.rule.contains(['|', '\n']), "{}", mutant.name);
-            if areas.last() != Some(&&mutant.area) {
-                assert!(!areas.contains(&&mutant.area), "{} is not", mutant.name);
-                areas.push(&mutant.area);
+        for mutant in read().unwrap() {
+            let text = mutant.source().unwrap();
+            mutant.check(&text).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let is_outside = code.contains(&mutant.from);
+            let is_of_core = mutant.file.starts_with("crates/eldest-core/src/");
+            assert!(is_outside && is_of_core, "{}", mutant.name);
+            assert!(names.insert(mutant.name.clone()), "two {}", mutant.name);
+            if areas.last() != Some(&mutant.area) {
+                assert!(!areas.contains(&mutant.area), "{} is not", mutant.name);
+                areas.push(mutant.area);
             }
         }
+    }
+
+    #[test]
+    fn every_mutant_was_run_and_noticed() {
+        let results = Results::read().unwrap();
+        let noticed: BTreeSet<_> = results.core.keys().cloned().collect();
+        let all = read().unwrap().into_iter().map(|mutant| mutant.name);
+        let all: BTreeSet<_> = all.collect();
+        let differ: Vec<_> = all.symmetric_difference(&noticed).collect();
+        assert!(
+            differ.is_empty(),
+            "{differ:?}: `cargo xtask mutants --only NAME` runs a new one; delete the results of one that is gone in {NOTICED}"
+        );
+        let kept = fs::read_to_string(setup::root().join(NOTICED)).unwrap();
+        assert_eq!(results.text().unwrap(), kept);
     }
 }

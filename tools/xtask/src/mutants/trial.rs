@@ -1,28 +1,38 @@
-//! Finds the first check that notices a broken rule: random seeds of the simulator, or its tests and those of the core.
+//! Builds the simulator and its tests from a copy of the workspace in which rules of the core can be broken, and finds the first
+//! check that notices a broken rule: random seeds of the simulator, or its tests and those of the core.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::list::Mutant;
-use super::results::Noticed;
-use super::scratch::{Program, Scratch};
-use crate::process::End;
+use super::list::{Mutant, Noticed};
+use super::weave::{self, weave};
+use crate::process::{self, End};
+use crate::programs::Kind;
+use crate::published::CORE;
+use crate::simulate::{self, PROFILE};
+use crate::stage::Stage;
+use crate::{setup, together};
 
-/// How many times slower than the unbroken rules a mutant may be before it counts as endless.
-const SLOWER: u32 = 10;
-/// The shortest time limit of a mutant.
-const SHORTEST: Duration = Duration::from_secs(120);
-
-/// The number of seeds of each kind for a mutant before the tests are run; the others follow. A mutant that so few seeds
-/// do not notice should be noticed by a test. Up to this number the simulator does not yet demand that every event has
-/// happened.
+/// The root of the core, which gets the module that names the broken rule.
+const ROOT: &str = "crates/eldest-core/src/lib.rs";
+/// The time limit of a build, after which it counts as hanging.
+const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// The time limit of a run, after which it counts as endless. The longest takes a tenth of it.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The kilobytes that a mutant may use: one that repeats a step for ever must not use up all memory.
+const MEMORY: &str = "4000000";
+/// The number of seeds of each kind for a mutant before the tests are run; later seeds follow. A mutant that so few seeds do not
+/// notice should be noticed by a test. Up to this number the simulator does not yet demand that every event has happened.
 const FIRST: u64 = 999;
-
-/// The kinds of seeds: without challenges, which half of the rules are about and which take less time, and with them.
-const CHALLENGES: [bool; 2] = [false, true];
-
+const LAST: u64 = 6000;
+/// The simulator's exit code if an invariant was broken.
+const BROKEN: i32 = 1;
 /// Tests that are skipped: the subject of the first are the adapter's mutants, and the others run seeds.
 const SKIPPED: [&str; 4] = [
     "--skip",
@@ -31,134 +41,169 @@ const SKIPPED: [&str; 4] = [
     "tests::searching::",
 ];
 
-/// The number of seeds for a mutant, and its time limits.
-pub(crate) struct Limits {
-    pub(crate) seeds: u64,
-    simulator: Duration,
-    tests: Duration,
+/// The programs, built from a copy of the workspace.
+pub(crate) struct Scratch {
+    simulator: PathBuf,
+    /// The tests of the core and those of the simulator.
+    tests: [PathBuf; 2],
+    folder: PathBuf,
 }
 
-impl Limits {
-    /// Derives the limits from the time of the unbroken rules. This run also shows that the checks notice nothing
-    /// without a mutant.
-    pub(crate) fn measure(scratch: &Scratch, seeds: u64) -> Result<Self> {
-        let long = Duration::from_secs(3600);
-        let mut limits = Self {
-            seeds,
-            simulator: long,
-            tests: long,
+impl Scratch {
+    /// Copies the workspace with its uncommitted changes, and builds it with all mutants, so that the next call for others
+    /// needs no new build. Unchanged files of the last copy stay, so that cargo does not build them again.
+    pub(crate) fn new(mutants: &[Mutant]) -> Result<Self> {
+        let folder = setup::target().join("mutants");
+        let tree = folder.join("tree");
+        fs::create_dir_all(&tree)?;
+        let stage = Stage::start("mutants", BUILD_LIMIT);
+        let files = "git ls-files -z --cached --others --exclude-standard";
+        let script = format!("{files} | xargs -0 cp --archive --update --parents -t \"$1\"");
+        let mut copy = setup::program("sh");
+        stage.output(copy.args(["-c", &script, "copy"]).arg(&tree))?;
+        for (file, text) in woven(mutants)? {
+            let path = tree.join(file);
+            if fs::read_to_string(&path)? != text {
+                fs::write(path, text)?;
+            }
+        }
+        let built = |command: &[&'static str], package: &'static str| {
+            let mut cargo = setup::cargo(command.iter().copied())?;
+            cargo.args(["--profile", PROFILE, "--quiet", "--package", package]);
+            cargo.env("CARGO_TARGET_DIR", folder.join("build"));
+            // A broken rule leaves variables unused.
+            cargo.env("RUSTFLAGS", "--cap-lints=allow");
+            together::built_by(&stage, cargo.current_dir(&tree))
         };
-        let started = Instant::now();
-        // The stage `simulate` runs more of them.
-        let found = limits.by_seeds(scratch, None, 1..=FIRST)?;
-        ensure!(found.is_none(), "seeds notice something: {found:?}");
-        let rounds = (seeds / FIRST) as u32 + 1;
-        limits.simulator = (started.elapsed() * SLOWER * rounds).max(SHORTEST);
-        let started = Instant::now();
-        let found = limits.by_tests(scratch, None)?;
-        ensure!(found.is_none(), "tests notice something: {found:?}");
-        limits.tests = (started.elapsed() * SLOWER).max(SHORTEST);
-        Ok(limits)
+        let simulator = ["build", "--features", simulate::FEATURE];
+        let simulator = built(&simulator, simulate::PACKAGE)?;
+        let of_core = built(&["test", "--no-run", "--lib"], CORE)?;
+        let of_simulator = ["test", "--no-run", "--test", simulate::TESTS];
+        let of_simulator = built(&of_simulator, simulate::PACKAGE)?;
+        Ok(Self {
+            simulator: simulator.program(simulate::PACKAGE)?,
+            tests: [
+                of_core.path_of(Kind::UnitTests, CORE)?,
+                of_simulator.path_of(Kind::Tests, simulate::TESTS)?,
+            ],
+            // The tests find their files relative to this folder.
+            folder: tree.join("tools/sim"),
+        })
     }
 
-    /// Returns the check that notices that this rule is broken, or `None` if no check does.
-    pub(crate) fn judge(&self, scratch: &Scratch, mutant: &Mutant) -> Result<Option<Noticed>> {
-        let first = FIRST.min(self.seeds);
-        let mut noticed = self.by_seeds(scratch, Some(mutant), 1..=first)?;
+    /// Returns the check that notices that this rule is broken, or `None` if no check does. Without a mutant, none may.
+    pub(crate) fn judge(&self, mutant: Option<&Mutant>) -> Result<Option<Noticed>> {
+        let mut noticed = self.by_seeds(mutant, 1..=FIRST)?;
         if noticed.is_none() {
-            noticed = self.by_tests(scratch, Some(mutant))?;
+            noticed = self.by_tests(mutant)?;
         }
-        if noticed.is_none() && first < self.seeds {
-            noticed = self.by_seeds(scratch, Some(mutant), first + 1..=self.seeds)?;
+        if noticed.is_none() && mutant.is_some() {
+            noticed = self.by_seeds(mutant, FIRST + 1..=LAST)?;
         }
         Ok(noticed)
     }
 
-    /// Runs these seeds without challenges, and then with them.
+    /// Returns true if the simulator breaks an invariant with these arguments.
+    pub(crate) fn breaks(&self, args: &[&str], mutant: &Mutant) -> Result<bool> {
+        let end = self.run(&self.simulator, args, Some(mutant), |_| ())?;
+        Ok(matches!(end, End::Exited(status) if status.code() == Some(BROKEN)))
+    }
+
+    /// Runs these seeds without challenges, which half of the rules are about and which take less time, and then with them.
     fn by_seeds(
         &self,
-        scratch: &Scratch,
         mutant: Option<&Mutant>,
         seeds: RangeInclusive<u64>,
     ) -> Result<Option<Noticed>> {
-        let kinds = CHALLENGES.into_iter();
-        let mut found = kinds.filter_map(|challenges| {
-            let noticed = self.by_seeds_of(challenges, scratch, mutant, &seeds);
-            noticed.transpose()
-        });
-        found.next().transpose()
-    }
-
-    fn by_seeds_of(
-        &self,
-        challenges: bool,
-        scratch: &Scratch,
-        mutant: Option<&Mutant>,
-        seeds: &RangeInclusive<u64>,
-    ) -> Result<Option<Noticed>> {
-        let mut broken = None;
-        let mut missing = None;
-        let first = seeds.start().to_string();
-        let number = (seeds.end() + 1 - seeds.start()).to_string();
-        let mut args = vec!["--brief", "--seed", &first, "--seeds", &number];
-        if challenges {
-            args.push("--challenges");
+        let (first, last) = seeds.into_inner();
+        let number = (last + 1 - first).to_string();
+        for challenges in [false, true] {
+            let first = first.to_string();
+            let mut args = vec!["--brief", "--seed", &first, "--seeds", &number];
+            args.extend(challenges.then_some("--challenges"));
+            let mut broken = None;
+            let end = self.run(&self.simulator, &args, mutant, |line| {
+                broken = broken.take().or_else(|| broken_by(line));
+            })?;
+            let (seed, by) = match (broken, end) {
+                (Some(broken), _) => broken,
+                (None, End::TimedOut) => (last, "seeds: they do not end".to_owned()),
+                (None, End::Exited(status)) if status.success() => continue,
+                (None, End::Exited(status)) => (last, format!("seeds: {status}")),
+            };
+            let seed = Some(seed);
+            let noticed = Noticed {
+                by,
+                seed,
+                challenges,
+            };
+            return Ok(Some(noticed));
         }
-        let run = (Program::Simulator, &args[..]);
-        let end = scratch.run(run, mutant, self.simulator, |line| {
-            broken = broken.take().or_else(|| broken_by(line));
-            let never = line.strip_prefix("what must happen did not: ");
-            missing = missing.take().or(never.map(str::to_owned));
-        })?;
-        let last = *seeds.end();
-        let (seed, by) = match (broken, missing, end) {
-            (Some((seed, invariant)), _, _) => (seed, invariant),
-            (_, Some(missing), _) => (last, format!("never seen: {missing}")),
-            (_, _, End::TimedOut) => (last, "seeds: they do not end".to_owned()),
-            (_, _, End::Exited(status)) if status.success() => return Ok(None),
-            (_, _, End::Exited(status)) => (last, format!("seeds: {status}")),
-        };
-        Ok(Some(Noticed {
-            by,
-            seed: Some(seed),
-            challenges,
-        }))
+        Ok(None)
     }
 
-    fn by_tests(&self, scratch: &Scratch, mutant: Option<&Mutant>) -> Result<Option<Noticed>> {
-        let programs = [Program::CoreTests, Program::Tests].into_iter();
-        let tests = |program| self.by_tests_of(program, scratch, mutant).transpose();
-        { programs }.find_map(tests).transpose()
+    fn by_tests(&self, mutant: Option<&Mutant>) -> Result<Option<Noticed>> {
+        for program in &self.tests {
+            let (mut failed, mut ran) = (Vec::new(), false);
+            let end = self.run(program, &SKIPPED, mutant, |line| {
+                failed.extend(failed_test(line).map(str::to_owned));
+                ran |= line.starts_with("running ");
+            })?;
+            ensure!(ran, "the tests did not run");
+            let by = match (failed.iter().min(), end) {
+                (Some(first), _) if failed.len() == 1 => format!("`{first}`"),
+                (Some(first), _) => format!("`{first}` and {} more", failed.len() - 1),
+                (None, End::TimedOut) => "tests: they do not end".to_owned(),
+                (None, End::Exited(status)) if status.success() => continue,
+                (None, End::Exited(status)) => format!("tests: {status}"),
+            };
+            return Ok(Some(Noticed {
+                by,
+                seed: None,
+                challenges: false,
+            }));
+        }
+        Ok(None)
     }
 
-    fn by_tests_of(
+    /// Runs the program with one broken rule, or with none, and with limits on its memory and its time; each line of its output goes
+    /// to `on_line`.
+    fn run(
         &self,
-        program: Program,
-        scratch: &Scratch,
+        program: &Path,
+        args: &[&str],
         mutant: Option<&Mutant>,
-    ) -> Result<Option<Noticed>> {
-        let mut failed = Vec::new();
-        let mut ran = false;
-        let run = (program, &SKIPPED[..]);
-        let end = scratch.run(run, mutant, self.tests, |line| {
-            failed.extend(failed_test(line).map(str::to_owned));
-            ran |= line.starts_with("running ");
-        })?;
-        let by = match (failed.iter().min(), end) {
-            (Some(first), _) => {
-                let others = match failed.len() - 1 {
-                    0 => String::new(),
-                    n => format!(" and {n} more"),
-                };
-                format!("`{first}`{others}")
-            }
-            (None, End::TimedOut) => "tests: they do not end".to_owned(),
-            (None, End::Exited(status)) if status.success() && ran => return Ok(None),
-            (None, End::Exited(_)) if !ran => bail!("the tests did not run"),
-            (None, End::Exited(status)) => format!("tests: {status}"),
-        };
-        Ok(Some(Noticed::by_test(by)))
+        on_line: impl FnMut(&str),
+    ) -> Result<End> {
+        let script = format!("ulimit -v {MEMORY}; exec \"$@\" 2>/dev/null");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "limited"]).arg(program);
+        command.args(args).current_dir(&self.folder);
+        // Every run must draw the same properties.
+        command.env("PROPTEST_RNG_SEED", "1");
+        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
+        command.env_remove(weave::VARIABLE);
+        command.envs(mutant.map(|mutant| (weave::VARIABLE, &mutant.name)));
+        let begun = Instant::now();
+        process::run(&mut command, |_| begun.elapsed() >= LIMIT, on_line)
     }
+}
+
+/// Returns the files of the copy that differ from the workspace's: in them, every rule breaks if the environment names it.
+fn woven(mutants: &[Mutant]) -> Result<BTreeMap<&str, String>> {
+    let mut of_file: BTreeMap<&str, Vec<(usize, &Mutant)>> = BTreeMap::new();
+    for (number, mutant) in (1..).zip(mutants) {
+        let of_file = of_file.entry(&mutant.file).or_default();
+        of_file.push((number, mutant));
+    }
+    let names: Vec<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+    let core = fs::read_to_string(setup::root().join(ROOT)).context(ROOT)?;
+    let mut woven = BTreeMap::from([(ROOT, core + &weave::module(&names))]);
+    for (file, mutants) in of_file {
+        let text = mutants[0].1.source()?;
+        woven.insert(file, weave(&text, &mutants).context(file.to_owned())?);
+    }
+    Ok(woven)
 }
 
 /// Parses the seed and the invariant of "seed 7: I5 (liveness) at 12.000000 s: …".
@@ -169,21 +214,6 @@ fn broken_by(line: &str) -> Option<(u64, String)> {
 }
 
 /// Returns the name of a test whose line ends in FAILED.
-fn failed_test(line: &str) -> Option<&str> {
+pub(crate) fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn output_of_the_simulator_and_the_tests_is_understood() {
-        let line = "seed 12: I1 (belief in a deleted key too long) at 3.000000 s: node 1";
-        let broken = (12, "I1 (belief in a deleted key too long)".to_owned());
-        assert_eq!(broken_by(line), Some(broken));
-        assert_eq!(broken_by("12000 seeds, 3 node-seconds"), None);
-        assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b"));
-        assert_eq!(failed_test("test a::b ... ok"), None);
-    }
 }

@@ -29,7 +29,7 @@ pub(crate) fn weave(text: &str, mutants: &[(usize, &Mutant)]) -> Result<String> 
     let bodies = bodies(text);
     let mut by_body: BTreeMap<Body, Vec<String>> = BTreeMap::new();
     for (number, mutant) in mutants {
-        mutant.patched(text)?;
+        mutant.check(text)?;
         let change = change(text, mutant).with_context(|| mutant.name.clone())?;
         let around = bodies
             .iter()
@@ -161,11 +161,5 @@ impl A {
         assert!(woven.contains(&expected), "{woven}");
         let arms = "7 => {\n        0\n    }\n_ => {\n        c\n    }\n";
         assert!(woven.contains(arms), "{woven}");
-    }
-
-    #[test]
-    fn a_mutant_in_no_function_is_refused() {
-        let outside = mutant("impl A {", "impl B {");
-        assert!(weave(SOURCE, &[(1, &outside)]).is_err());
     }
 }
