@@ -1,20 +1,35 @@
-//! Runs one test as a process of its own, within a time limit.
+//! Runs one test as a process of its own, within a time limit, and decides whether a failure may be repeated.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::failures::{Failure, Reason};
 use crate::process::{self, End};
 use crate::programs::Program;
-use crate::tally::Tally;
 
 /// The time limit of one test. The longest takes a minute and a half on an idle machine.
 const LIMIT: Duration = Duration::from_secs(300);
 /// The time limit of tests that are compiled first, beside others. On an idle machine, the compiler needs a minute for those in the
 /// documentation.
 const LIMIT_OF_COMPILED: Duration = Duration::from_secs(1_200);
+/// The length at which a reason is cut; the test's whole output is printed.
+const LONGEST: usize = 400;
+
+/// Texts by which a test reports a broken promise. Such a test is never repeated: a promise that is broken in one of
+/// two runs is broken.
+const BROKEN_PROMISES: [&str; 8] = [
+    "VIOLATION I1",
+    "VIOLATION I2",
+    "VIOLATION I3",
+    "VIOLATION I4",
+    "two leaders",
+    "lost update",
+    "revoked early",
+    "leaked secret",
+];
+/// The line by which a test reports that no other load of the machine can make it fail. It is not repeated either.
+const VIRTUAL: &str = "this test runs in virtual time";
 
 /// A test or command that passes or fails.
 #[derive(Debug)]
@@ -25,15 +40,16 @@ pub(crate) struct Case {
     command: Command,
     /// The command that runs it alone.
     pub(crate) alone: String,
-    /// True if its output counts tests; otherwise the exit code alone decides.
-    is_test: bool,
     limit: Duration,
 }
 
-/// The reason why a case failed.
+/// A failure of a case.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    pub(crate) failure: Failure,
+    /// The case, the reason and the command that runs it alone.
+    pub(crate) why: String,
+    /// The lines that it printed.
+    pub(crate) output: Vec<String>,
     /// True if the case may run once more.
     pub(crate) repeats: bool,
 }
@@ -44,27 +60,16 @@ impl Case {
         let mut command = program.command();
         process::set_variables_of(settings, &mut command);
         command.args(["--quiet", "--nocapture", "--exact", name]);
-        Self {
-            group: program.name.clone(),
-            name: name.to_owned(),
-            command,
-            alone: format!("cargo xtask test {}::{name}", program.name),
-            is_test: true,
-            limit: LIMIT,
-        }
+        let alone = format!("cargo xtask test {}::{name}", program.name);
+        Self::command(&program.name, name, command, &alone)
     }
 
     /// Makes the case of a command that compiles tests and runs them.
     pub(crate) fn compiled(group: &str, name: &str, command: Command) -> Self {
+        let alone = format!("cargo xtask test {group}::{name}");
         Self {
-            is_test: true,
             limit: LIMIT_OF_COMPILED,
-            ..Self::command(
-                group,
-                name,
-                command,
-                &format!("cargo xtask test {group}::{name}"),
-            )
+            ..Self::command(group, name, command, &alone)
         }
     }
 
@@ -75,14 +80,13 @@ impl Case {
             name: name.to_owned(),
             command,
             alone: alone.to_owned(),
-            is_test: false,
             limit: LIMIT,
         }
     }
 
     /// Moves the case to another group, whose settings the stage of that name gives.
     pub(crate) fn of(mut self, group: &str, alone: &str) -> Self {
-        self.name = format!("{}::{}", self.group, self.name);
+        self.name = self.shown();
         group.clone_into(&mut self.group);
         alone.clone_into(&mut self.alone);
         self
@@ -93,114 +97,109 @@ impl Case {
         format!("{}::{}", self.group, self.name)
     }
 
-    /// Runs the case, and returns why it failed, if it did. Its output goes to `output`.
-    pub(crate) fn run(&mut self, output: &mut Vec<String>) -> Result<Option<Failed>> {
-        self.run_within(self.limit, output)
-    }
-
-    fn run_within(&mut self, limit: Duration, output: &mut Vec<String>) -> Result<Option<Failed>> {
+    /// Runs the case; returns its failure, if it failed, and its output.
+    pub(crate) fn run(&mut self) -> Result<(Option<Failed>, Vec<String>)> {
         let begun = Instant::now();
-        let mut tally = Tally::default();
-        let mut reason = Reason::default();
-        let end = process::run_captured(
-            &mut self.command,
-            |_| begun.elapsed() > limit,
-            |line| {
-                tally.read(line);
-                reason.read(line);
-                output.push(line.to_owned());
-            },
-        )?;
-        let (why, repeats) = match end {
-            End::Exited(status) if status.success() => {
-                if tally.passed > 0 || !self.is_test {
-                    return Ok(None);
-                }
-                ("there is no such test".to_owned(), false)
-            }
-            // After a crash of the program no test is reported as failed.
-            End::Exited(status) => (status.to_string(), tally.failed > 0 || !self.is_test),
+        let limit = self.limit;
+        let mut output = Vec::new();
+        let is_over = || begun.elapsed() > limit;
+        let end = process::run(&mut self.command, true, is_over, |line| {
+            output.push(line.to_owned());
+        })?;
+        let (end, repeats) = match end {
+            End::Exited(status) if status.success() => return Ok((None, output)),
+            // A signal ended a program that crashed.
+            End::Exited(status) => (status.to_string(), status.code().is_some()),
             End::TimedOut => (format!("killed after {} s", limit.as_secs()), true),
         };
-        let failure = Failure {
-            name: self.shown(),
-            reason: reason.or(why),
+        let reason = reason(&output).unwrap_or(end);
+        let why = format!("{}: {reason}; alone: {}", self.shown(), self.alone);
+        let repeats = repeats && !output.iter().any(|line| is_final(line));
+        let failed = Failed {
+            why,
             output: output.clone(),
+            repeats,
         };
-        let repeats = repeats && !failure.is_final();
-        Ok(Some(Failed { failure, repeats }))
+        Ok((Some(failed), output))
     }
 }
 
-#[cfg(all(test, unix))]
+/// Returns true if this line's finding counts, even if the test would pass when it runs again.
+fn is_final(line: &str) -> bool {
+    line == VIRTUAL || BROKEN_PROMISES.iter().any(|text| line.contains(text))
+}
+
+/// Returns the last error or panic that a test printed. A panic's message follows its location, and compared values follow that.
+fn reason(output: &[String]) -> Option<String> {
+    let is_panic = |line: &String| line.contains(" panicked at ");
+    let is_reason = |line: &String| line.starts_with("Error: ") || is_panic(line);
+    let at = output.iter().rposition(is_reason)?;
+    let lines = if is_panic(&output[at]) { 4 } else { 1 };
+    let reason: Vec<&str> = output[at..]
+        .iter()
+        .take(lines)
+        .map(|it| it.trim())
+        .collect();
+    Some(reason.join(" ").chars().take(LONGEST).collect())
+}
+
+#[cfg(test)]
 pub(crate) mod tests {
     use super::Case;
-    use crate::programs::tests::script;
-    use std::path::Path;
     use std::process::Command;
     use std::time::Duration;
 
-    /// Makes the case of a test whose program is that script.
-    pub(crate) fn case(folder: &Path, name: &str, text: &str) -> Case {
-        let program = script(folder, name, text);
-        Case::test(&program, "a::b", &Command::new("settings"))
-    }
-
-    pub(crate) const PASSES: &str = "echo 'test result: ok. 1 passed; 0 failed'";
-
-    /// Returns a script of a test that fails with that reason.
-    pub(crate) fn fails(reason: &str) -> String {
-        format!("echo 'Error: {reason}'; echo 'test result: FAILED. 0 passed; 1 failed'; exit 101")
+    /// Makes the case of a script.
+    pub(crate) fn case(name: &str, script: &str) -> Case {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Case::command(
+            name,
+            "a::b",
+            command,
+            &format!("cargo xtask test {name}::a::b"),
+        )
     }
 
     /// Returns the reason of the failure, and whether the case runs once more.
-    fn failed(text: &str, limit: Duration) -> Option<(String, bool)> {
-        let folder = tempfile::tempdir().unwrap();
-        let mut case = case(folder.path(), "api", text);
-        let failed = case.run_within(limit, &mut Vec::new()).unwrap()?;
-        Some((failed.failure.to_string(), failed.repeats))
-    }
-
-    const LONG: Duration = Duration::from_secs(30);
-
-    #[test]
-    fn a_test_passes_if_its_program_counts_it() {
-        assert_eq!(failed(PASSES, LONG), None);
-        let none = failed("echo 'test result: ok. 0 passed; 0 failed'", LONG);
-        let wanted = "api::a::b: there is no such test".to_owned();
-        assert_eq!(none, Some((wanted, false)));
+    fn failed(script: &str) -> Option<(String, bool)> {
+        let mut case = case("api", script);
+        case.limit = Duration::from_secs(2);
+        let failed = case.run().unwrap().0?;
+        Some((failed.why, failed.repeats))
     }
 
     #[test]
-    fn failing_test_is_reported_with_its_reason_and_runs_once_more() {
-        let late = failed(&fails("late"), LONG);
-        assert_eq!(late, Some(("api::a::b: Error: late".to_owned(), true)));
+    fn a_failure_has_its_last_reason_and_runs_once_more() {
+        assert_eq!(failed("true"), None);
+        let lines = "Error: tried\nthread 'a' (7) panicked at tests/a.rs:1:2:\nassertion `left == right` failed\n  left: 1\n right: 2";
+        let (why, repeats) = failed(&format!("echo \"{lines}\" >&2; exit 101")).unwrap();
+        let wanted = "api::a::b: thread 'a' (7) panicked at tests/a.rs:1:2: assertion";
+        assert!(
+            why.starts_with(wanted) && why.contains("left: 1 right: 2"),
+            "{why}"
+        );
+        assert!(why.ends_with("alone: cargo xtask test api::a::b") && repeats);
     }
 
     #[test]
     fn a_crash_a_broken_promise_and_virtual_time_are_red_at_once() {
-        let (crash, repeats) = failed("kill -s KILL $$", LONG).unwrap();
+        let (crash, repeats) = failed("kill -s KILL $$").unwrap();
         assert!(crash.contains("signal: 9") && !repeats, "{crash}");
-        for promise in ["VIOLATION I1 overlap in jobs", "leaked secret: in the log"] {
-            let (_, repeats) = failed(&fails(promise), LONG).unwrap();
-            assert!(!repeats, "{promise}");
+        for final_line in [
+            "VIOLATION I1 overlap in jobs",
+            "leaked secret: in the log",
+            "this test runs in virtual time",
+        ] {
+            let (_, repeats) = failed(&format!("echo '{final_line}'; exit 101")).unwrap();
+            assert!(!repeats, "{final_line}");
         }
-        let script = format!("echo this test runs in virtual time; {}", fails("late"));
-        assert!(!failed(&script, LONG).unwrap().1);
+        assert!(failed("echo 'VIOLATION I5 liveness'; exit 101").unwrap().1);
     }
 
     #[test]
     fn a_test_that_takes_too_long_is_killed_and_runs_once_more() {
-        let (killed, repeats) = failed("sleep 600", Duration::from_millis(300)).unwrap();
-        assert!(killed.contains("killed after") && repeats, "{killed}");
-    }
-
-    #[test]
-    fn a_command_passes_if_it_exits_with_0() {
-        for (program, passes) in [("true", true), ("false", false)] {
-            let mut case = Case::command("g", "n", Command::new(program), "again");
-            let failed = case.run(&mut Vec::new()).unwrap();
-            assert_eq!(failed.is_none(), passes);
-        }
+        let (killed, repeats) = failed("sleep 600").unwrap();
+        assert!(killed.contains("killed after 2 s") && repeats, "{killed}");
     }
 }

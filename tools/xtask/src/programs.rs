@@ -15,13 +15,13 @@ pub(crate) struct Built {
 }
 
 /// A program that cargo has built.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Program {
     /// The name of its target.
     pub(crate) name: String,
     pub(crate) package: String,
-    pub(crate) kind: Kind,
-    pub(crate) path: PathBuf,
+    kind: Kind,
+    path: PathBuf,
     /// The folder of its package, in which cargo runs its tests.
     folder: PathBuf,
 }
@@ -58,19 +58,16 @@ impl Built {
 
     /// Returns the program of that name for use.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
-        self.path_of(name, |program| program.kind == Kind::Use)
+        self.path_of(Kind::Use, name)
     }
 
-    /// Returns the program of that name, for use or with tests.
-    pub(crate) fn any(&self, name: &str) -> Result<PathBuf> {
-        self.path_of(name, |_| true)
-    }
-
-    fn path_of(&self, name: &str, wanted: impl Fn(&Program) -> bool) -> Result<PathBuf> {
+    /// Returns the program of that kind and name.
+    pub(crate) fn path_of(&self, kind: Kind, name: &str) -> Result<PathBuf> {
         // A library has the package's name in Rust.
-        let is_named = |it: &Program| it.name.replace('_', "-") == name;
-        let found = self.programs.iter().find(|it| is_named(it) && wanted(it));
-        let found = found.with_context(|| format!("cargo built no {name}"))?;
+        let found = self.tests(kind, |it| it.name.replace('_', "-") == name);
+        let found = found
+            .first()
+            .with_context(|| format!("cargo built no {name}"))?;
         Ok(found.path.clone())
     }
 }
@@ -83,9 +80,12 @@ impl Program {
             (true, false) => Kind::UnitTests,
             (false, _) => Kind::Use,
         };
+        // The id is `path+file:///a/b#name@0.1.0`, or `path+file:///a/name#0.1.0` if its folder has the name.
+        let (folder, version) = artifact.package_id.repr.rsplit_once('#')?;
+        let named = version.split_once('@').map(|(name, _)| name);
         Some(Self {
             name: artifact.target.name.clone(),
-            package: package_name(&artifact.package_id.repr)?.to_owned(),
+            package: named.or(folder.rsplit('/').next())?.to_owned(),
             kind,
             path: artifact.executable.clone()?.into_std_path_buf(),
             folder: artifact.manifest_path.parent()?.into(),
@@ -99,68 +99,16 @@ impl Program {
         command
     }
 
-    /// Returns the command that lists the tests, or those of them that are ignored.
-    pub(crate) fn listing(&self, ignored: bool) -> Command {
+    /// Returns the command that lists the tests; [`names`] reads its output.
+    pub(crate) fn listing(&self) -> Command {
         let mut command = self.command();
         command.args(["--list", "--format", "terse"]);
-        if ignored {
-            command.arg("--ignored");
-        }
         command
     }
 }
 
-/// Returns the name in the id of a package: `path+file:///a/b#name@0.1.0`, or `path+file:///a/name#0.1.0` if its folder
-/// has the name.
-fn package_name(id: &str) -> Option<&str> {
-    let (folder, version) = id.rsplit_once('#')?;
-    match version.split_once('@') {
-        Some((name, _)) => Some(name),
-        None => folder.rsplit('/').next(),
-    }
-}
-
-/// Returns the tests in a program's list.
+/// Returns the tests in a program's list, without benchmarks.
 pub(crate) fn names(listed: &str) -> impl Iterator<Item = &str> {
-    listed
-        .lines()
-        .filter_map(|line| line.strip_suffix(": test"))
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use std::path::Path;
-    use std::process::Command;
-
-    use super::{Kind, Program, names, package_name};
-
-    /// Writes a shell script in the place of a test program.
-    pub(crate) fn script(folder: &Path, name: &str, text: &str) -> Program {
-        let (source, path) = (folder.join(format!("{name}.sh")), folder.join(name));
-        std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
-        // Another process writes the program. If this one opened it for writing, a process that another test starts
-        // would inherit the open file for a moment, and the kernel starts no program that is open for writing.
-        let mut install = Command::new("install");
-        let made = install.arg("-m755").args([&source, &path]).status();
-        assert!(made.unwrap().success(), "a copy that can be started");
-        Program {
-            name: name.to_owned(),
-            package: "some".to_owned(),
-            kind: Kind::Tests,
-            path,
-            folder: folder.to_owned(),
-        }
-    }
-
-    #[test]
-    fn a_package_is_named_by_its_id_or_by_its_folder() {
-        assert_eq!(package_name("path+file:///w/a#b@0.1.0"), Some("b"));
-        assert_eq!(package_name("path+file:///w/eldest#0.1.0"), Some("eldest"));
-    }
-
-    #[test]
-    fn tests_are_listed_and_benchmarks_are_not() {
-        let listed = "a::b: test\nc: benchmark\nd: test\n";
-        assert_eq!(names(listed).collect::<Vec<_>>(), ["a::b", "d"]);
-    }
+    let lines = listed.lines();
+    lines.filter_map(|line| line.strip_suffix(": test"))
 }

@@ -1,28 +1,28 @@
 //! Runs the commands of one stage within a time limit, and counts its tests, failures and skipped parts.
 
+use std::fs;
+use std::ops::AddAssign;
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::case::{Case, Failed};
-use crate::failures::{Failure, Failures};
-use crate::limit::Limit;
 use crate::process::{self, End};
-use crate::retry::Retry;
-use crate::tally::Tally;
+use crate::setup;
 
-/// The time without progress after which a stage is killed.
+/// The time without progress (a line of output, a test that ended) after which a stage is killed. How long a stage takes depends
+/// on what else the machine does; a stage that hangs prints nothing.
 pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A running stage.
 #[derive(Debug)]
 pub(crate) struct Stage {
     report: Report,
-    /// True if its commands run at the lowest priority, until the stages beside it wait for it.
-    yields: bool,
     started: Instant,
-    limit: Limit,
+    limit: Duration,
+    progressed: Mutex<Instant>,
 }
 
 /// The result of a stage.
@@ -35,13 +35,49 @@ pub(crate) struct Report {
     /// Each failure in a sentence; none means passed.
     pub(crate) failures: Vec<String>,
     /// Tests that failed and run once more when all stages have ended.
-    pub(crate) retries: Vec<Retry>,
+    retries: Vec<(Case, Failed)>,
     /// Each test that passed only when it ran once more, in a sentence.
     pub(crate) flaky: Vec<String>,
     /// Each part that was left out, in a sentence.
     pub(crate) skips: Vec<String>,
     /// How long it took.
     pub(crate) took: Duration,
+}
+
+/// The counts of tests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) ignored: u64,
+}
+
+impl Tally {
+    /// Counts a line if it closes a test binary: "test result: ok. 5 passed; 0 failed; 1 ignored; …".
+    fn read(&mut self, line: &str) {
+        let result = line.strip_prefix("test result: ").unwrap_or_default();
+        for part in result.split(['.', ';']) {
+            match part.trim().split_once(' ') {
+                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                Some((number, "ignored")) => self.ignored += number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the number of tests that ran.
+    fn ran(self) -> u64 {
+        self.passed + self.failed
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
 }
 
 impl Report {
@@ -54,7 +90,7 @@ impl Report {
         }
     }
 
-    /// Returns "passed", "FAILED", "flaky" or "skipped".
+    /// Returns the result in one word.
     pub(crate) fn result(&self) -> &'static str {
         if !self.failures.is_empty() {
             "FAILED"
@@ -69,24 +105,21 @@ impl Report {
         }
     }
 
-    /// Runs the failed tests that may be repeated once more, one at a time.
+    /// Runs the failed tests that may be repeated once more, one at a time. Keeps both outputs of a test that passes then.
     pub(crate) fn retry(&mut self) {
-        for mut retry in std::mem::take(&mut self.retries) {
-            println!(
-                "==> {}, once more and alone: {}",
-                self.name,
-                retry.case.shown()
-            );
-            match retry.passes(self.name) {
-                Ok(true) => {
+        for (mut case, failed) in std::mem::take(&mut self.retries) {
+            println!("==> {}, once more and alone: {}", self.name, case.shown());
+            match case.run() {
+                Ok((None, output)) => {
                     self.tally.failed -= 1;
                     self.tally.passed += 1;
-                    self.flaky.push(retry.failure.to_string());
+                    self.flaky.push(failed.why.clone());
+                    if let Err(error) = keep(self.name, &case, [&failed.output, &output]) {
+                        self.failures.push(format!("{error:#}"));
+                    }
                 }
-                Ok(false) => self.failures.push(red(&retry.failure, &retry.case)),
-                Err(error) => self
-                    .failures
-                    .push(format!("{}; alone: {error:#}", retry.failure)),
+                Ok((Some(_), _)) => self.failures.push(failed.why),
+                Err(error) => self.failures.push(format!("{}; {error:#}", failed.why)),
             }
         }
         // A stage that failed for another reason too stays failed, though its tests pass now.
@@ -94,6 +127,17 @@ impl Report {
             self.tally.failed = self.tally.failed.max(1);
         }
     }
+}
+
+/// Writes the outputs of a flaky test's failure and of its success into the folder `flaky`.
+fn keep(stage: &str, case: &Case, [first, again]: [&[String]; 2]) -> Result<()> {
+    let folder = setup::target().join("flaky");
+    fs::create_dir_all(&folder)?;
+    let name = case.shown().replace("::", ".").replace(' ', "-");
+    let path = folder.join(format!("{stage}-{name}.txt"));
+    let (first, again) = (first.join("\n"), again.join("\n"));
+    let text = format!("{}\n\nFirst:\n{first}\nAgain, alone:\n{again}", case.alone);
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 /// Runs a command's work as a stage of its own, and returns the exit code.
@@ -105,36 +149,21 @@ pub(crate) fn run(
     let mut stage = Stage::start(name, limit);
     let result = body(&mut stage);
     let is_green = stage.finish(result).failures.is_empty();
-    if is_green {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    ExitCode::from(u8::from(!is_green))
 }
 
 impl Stage {
     /// Starts the stage's clock.
     pub(crate) fn start(name: &'static str, limit: Duration) -> Self {
-        Self::within(Limit::from_now(limit), name)
-    }
-
-    /// Starts a stage that runs at the lowest priority beside others.
-    pub(crate) fn beside(name: &'static str, limit: Limit) -> Self {
+        let report = Report {
+            name,
+            ..Report::default()
+        };
         Self {
-            yields: true,
-            ..Self::within(limit, name)
-        }
-    }
-
-    fn within(limit: Limit, name: &'static str) -> Self {
-        Self {
-            report: Report {
-                name,
-                ..Report::default()
-            },
-            yields: false,
+            report,
             started: Instant::now(),
             limit,
+            progressed: Mutex::new(Instant::now()),
         }
     }
 
@@ -146,12 +175,15 @@ impl Stage {
 
     /// Counts the time limit from now on.
     pub(crate) fn progress(&self) {
-        self.limit.progress();
+        let progressed = self.progressed.lock();
+        *progressed.unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Returns true if it made no progress for too long.
     pub(crate) fn is_over(&self) -> bool {
-        self.limit.is_over()
+        let progressed = self.progressed.lock();
+        let progressed = progressed.unwrap_or_else(PoisonError::into_inner);
+        progressed.elapsed() >= self.limit
     }
 
     /// Counts the end of a case. A failed test that may be repeated runs once more when all stages have ended.
@@ -162,10 +194,8 @@ impl Stage {
                 report.tally.passed += 1;
                 return;
             }
-            Ok(Some(Failed { failure, repeats })) if repeats => {
-                report.retries.push(Retry { failure, case });
-            }
-            Ok(Some(Failed { failure, .. })) => report.failures.push(red(&failure, &case)),
+            Ok(Some(failed)) if failed.repeats => report.retries.push((case, failed)),
+            Ok(Some(failed)) => report.failures.push(failed.why),
             Err(error) => report.failures.push(format!("{}: {error:#}", case.shown())),
         }
         report.tally.failed += 1;
@@ -204,25 +234,24 @@ impl Stage {
     /// Runs a command, passes its output on and counts its tests. A failure is recorded and returns false; only the
     /// time limit ends the stage.
     pub(crate) fn step(&mut self, command: &mut Command) -> Result<bool> {
-        let counted = self.counted(command, None)?;
-        Ok(counted.is_some())
+        Ok(self.counted(command, None)?.is_some())
     }
 
     /// Runs a command as [`Stage::step`] does, for a program of unit tests: each failure is reported with the command
     /// that runs it alone.
-    pub(crate) fn unit_tests(&mut self, name: &str, command: &mut Command) -> Result<bool> {
-        let counted = self.counted(command, Some(name))?;
-        Ok(counted.is_some())
+    pub(crate) fn unit_tests(&mut self, program: &str, command: &mut Command) -> Result<()> {
+        self.counted(command, Some(program)).map(drop)
     }
 
     /// Runs a command as [`Stage::step`] does, for tests that must exist: running none at all is a failure too.
-    pub(crate) fn tests(&mut self, command: &mut Command) -> Result<bool> {
-        let counted = self.counted(command, None)?;
-        if counted.is_some_and(|tally| tally.ran() == 0) {
+    pub(crate) fn tests(&mut self, command: &mut Command) -> Result<()> {
+        if self
+            .counted(command, None)?
+            .is_some_and(|tally| tally.ran() == 0)
+        {
             self.fail(format!("ran no test at all: {}", process::show(command)));
-            return Ok(false);
         }
-        Ok(counted.is_some())
+        Ok(())
     }
 
     /// Runs a command and returns its stdout; any failure ends the stage.
@@ -246,9 +275,6 @@ impl Stage {
         if let Err(error) = result {
             self.fail(format!("{error:#}"));
         }
-        if self.report.failures.is_empty() && self.limit.is_over() {
-            self.fail(format!("no progress for {} s", self.limit.seconds()));
-        }
         let report = &mut self.report;
         report.took = self.started.elapsed();
         // A failure that belongs to no test (a build, a lint, the limit) is counted as well.
@@ -265,22 +291,18 @@ impl Stage {
     fn counted(&mut self, command: &mut Command, program: Option<&str>) -> Result<Option<Tally>> {
         let shown = process::show(command);
         self.say(&shown);
-        let mut tally = Tally::default();
-        let mut failures = Failures::default();
+        let (mut tally, mut failed) = (Tally::default(), Vec::new());
         let result = self.run(command, |line| {
             println!("{line}");
             tally.read(line);
-            failures.read(line);
+            failed.extend(failed_test(line).map(str::to_owned));
         });
         self.report.tally += tally;
-        let failed = failures.found.iter().map(|failure| match program {
-            Some(program) => {
-                let test = format!("{program}::{}", failure.name);
-                format!("{program}::{failure}; alone: cargo xtask test {test}")
-            }
-            None => failure.to_string(),
-        });
-        self.report.failures.extend(failed);
+        for test in failed {
+            let alone = program.map(|it| format!("; alone: cargo xtask test {it}::{test}"));
+            let why = format!("{test}: see above{}", alone.unwrap_or_default());
+            self.report.failures.push(why);
+        }
         let status = result?;
         if !status.success() {
             self.fail(format!("{shown} ({status})"));
@@ -290,41 +312,30 @@ impl Stage {
     }
 
     fn run(&self, command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<ExitStatus> {
-        self.limit.progress();
-        let mut yields = self.yields && !self.limit.has_begun();
-        let mut yielding = process::yielding(command);
-        let command = if yields { &mut yielding } else { command };
-        let is_over = |group| {
-            if yields && self.limit.has_begun() {
-                process::raise(group);
-                yields = false;
-            }
-            self.limit.is_over()
-        };
+        self.progress();
         let on_line = |line: &str| {
-            self.limit.progress();
+            self.progress();
             on_line(line);
         };
-        match process::run(command, is_over, on_line)? {
+        match process::run(command, false, || self.is_over(), on_line)? {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(
                 "killed after {} s without output, in `{}`; --limit SECONDS allows more",
-                self.limit.seconds(),
+                self.limit.as_secs(),
                 process::show(command),
             ),
         }
     }
 }
 
-/// Formats a failed test, with the command that runs it alone.
-fn red(failure: &Failure, case: &Case) -> String {
-    format!("{failure}; alone: {}", case.alone)
+/// Returns the name of a test whose line of libtest's output ends in FAILED.
+pub(crate) fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
-    use super::{DEFAULT_LIMIT, Limit, Report, Stage, Tally};
-    use crate::case::tests::{PASSES, case, fails};
+    use super::{DEFAULT_LIMIT, Report, Stage};
     use anyhow::Result;
     use std::process::Command;
     use std::time::Duration;
@@ -342,49 +353,22 @@ mod tests {
     }
 
     #[test]
-    fn stage_for_which_the_others_wait_has_their_priority() {
-        let may_raise = "nice -n 39 sh -c 'renice -n 0 -p $$'";
-        if !sh(may_raise).output().unwrap().status.success() {
-            return;
-        }
-        let limit = Limit::held_back(DEFAULT_LIMIT);
-        let stage = Stage::beside("test", limit.clone());
-        let script = "lowest=$(nice); echo waits; while [ \"$(nice)\" = \"$lowest\" ]; do :; done; echo \"$lowest $(nice)\"";
-        let mut lines = Vec::new();
-        let ended = stage.run(&mut sh(script), |line| {
-            lines.push(line.to_owned());
-            limit.begin();
-        });
-        assert!(ended.unwrap().success());
-        let own = String::from_utf8(sh("nice").output().unwrap().stdout).unwrap();
-        assert_eq!(lines, ["waits", &format!("19 {}", own.trim())]);
-        assert_eq!(
-            stage.output(&mut sh("nice")).unwrap(),
-            own,
-            "of the next command too"
-        );
-    }
-
-    type Step = fn(&mut Stage, &mut Command) -> Result<bool>;
-
-    #[test]
     fn result_is_that_of_all_commands_and_a_stage_without_tests_counts_as_one() {
-        let counts = |passed| format!("echo 'test result: ok. {passed} passed; 0 failed'");
+        type Step = fn(&mut Stage, &mut Command) -> Result<()>;
+        let step: Step = |stage, command| stage.step(command).map(drop);
+        let counts =
+            |passed| format!("echo 'test result: ok. {passed} passed; 0 failed; 1 ignored'");
         let rows: [(&str, Step, _); 5] = [
-            ("true", Stage::step, (1, 0, "passed")),
-            (&counts(2), Stage::step, (2, 0, "passed")),
-            ("exit 3", Stage::step, (0, 1, "FAILED")),
+            ("true", step, (1, 0, "passed")),
+            (&counts(2), step, (2, 0, "passed")),
+            ("exit 3", step, (0, 1, "FAILED")),
             (&counts(2), Stage::tests, (2, 0, "passed")),
             (&counts(0), Stage::tests, (0, 1, "FAILED")),
         ];
         for (script, step, wanted) in rows {
-            let report = stage(DEFAULT_LIMIT, |stage| {
-                let is_green = step(stage, &mut sh(script))?;
-                assert_eq!(is_green, wanted.1 == 0, "{script}");
-                Ok(())
-            });
-            let Tally { passed, failed, .. } = report.tally;
-            assert_eq!((passed, failed, report.result()), wanted, "{script}");
+            let report = stage(DEFAULT_LIMIT, |stage| step(stage, &mut sh(script)));
+            let (tally, result) = (report.tally, report.result());
+            assert_eq!((tally.passed, tally.failed, result), wanted, "{script}");
         }
         let report = stage(DEFAULT_LIMIT, |stage| {
             stage.skip("not here");
@@ -394,60 +378,25 @@ mod tests {
     }
 
     #[test]
-    fn a_flaky_test_does_not_take_away_another_failure_of_its_stage() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut report = stage(DEFAULT_LIMIT, |stage| {
-            let mut case = case(folder.path(), "once", &fails("late"));
-            let failed = case.run(&mut Vec::new());
-            stage.count(case, failed);
-            stage.fail("the images cannot be made");
-            Ok(())
-        });
-        // From now on the test passes.
-        case(folder.path(), "once", PASSES);
-        report.retry();
-        assert_eq!((report.tally.failed, report.result()), (1, "FAILED"));
-        assert_eq!(report.flaky.len(), 1);
-    }
-
-    #[test]
     fn failed_unit_test_is_reported_with_its_command() {
         let report = stage(DEFAULT_LIMIT, |stage| {
-            let said = "failures:\n\n---- a::b stdout ----\nError: no\n\ntest result: FAILED. 0 passed; 1 failed";
-            let mut command = sh(&format!("echo '{said}'; exit 101"));
-            assert!(!stage.unit_tests("core", &mut command)?);
-            Ok(())
+            let said = "test a::b ... FAILED\ntest result: FAILED. 0 passed; 1 failed";
+            stage.unit_tests("core", &mut sh(&format!("echo '{said}'; exit 101")))
         });
-        let wanted = "core::a::b: Error: no; alone: cargo xtask test core::a::b";
+        let wanted = "a::b: see above; alone: cargo xtask test core::a::b";
         assert_eq!(report.failures[0], wanted);
     }
 
     #[test]
-    fn a_stage_at_its_limit_fails_and_says_which_command_it_was() {
-        let report = stage(Duration::from_secs(2), |stage| {
-            stage.step(&mut sh(
-                "echo 'test result: ok. 2 passed; 0 failed'; sleep 600",
-            ))?;
-            unreachable!("the limit ends the stage")
-        });
-        assert_eq!((report.tally.passed, report.tally.failed), (2, 1));
-        assert!(
-            report.failures[0].contains("sleep 600"),
-            "{:?}",
-            report.failures
-        );
-    }
-
-    #[test]
-    fn a_stage_that_shows_progress_may_take_longer_than_its_limit() {
+    fn a_stage_without_progress_fails_and_names_its_command() {
         let limit = Duration::from_secs(2);
         let report = stage(limit, |stage| {
-            stage.step(&mut sh(
-                "for line in 1 2 3 4 5; do sleep 0.5; echo $line; done",
-            ))?;
-            Ok(())
+            stage.step(&mut sh("for i in 1 2 3 4 5; do sleep 0.5; echo; done"))?;
+            stage.step(&mut sh("sleep 600"))?;
+            unreachable!("the limit ends the stage")
         });
-        assert!(report.took > limit);
-        assert_eq!(report.result(), "passed");
+        assert!(report.took > 2 * limit, "progress extends the limit");
+        assert!(report.failures[0].contains("sleep 600"), "{report:?}");
+        assert_eq!(report.tally.failed, 1);
     }
 }

@@ -5,9 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail, ensure};
 
 use crate::stage::Stage;
-use crate::{
-    api, bench, caller, checks, consumer, deny, docker, manifests, matrix, simulate, suites,
-};
+use crate::{api, bench, checks, consumer, deny, docker, manifests, matrix, simulate, suites};
 
 /// The command that runs a stage when no stage is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,17 +26,24 @@ impl Tier {
     }
 }
 
+/// How a stage runs among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Alone,
+    /// None of the later stages can pass after its failure, so they do not run.
+    Needed,
+    /// At a lower priority beside all stages after it.
+    Beside,
+    /// The same, but it ends before that stage.
+    BesideUntil(&'static str),
+}
+
 /// A stage of the list.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) tier: Tier,
     pub(crate) about: &'static str,
-    /// True if the stage runs at the lowest priority beside the stages after it.
-    pub(crate) is_beside: bool,
-    /// The stage before which this one ends, if it runs beside others and one of them needs its results.
-    pub(crate) ends_before: Option<&'static str>,
-    /// True if none of the later stages can pass after its failure, so they do not run.
-    pub(crate) is_needed: bool,
+    pub(crate) way: Way,
     pub(crate) run: fn(&mut Stage) -> Result<()>,
 }
 
@@ -55,34 +60,43 @@ pub(crate) const CHECK: &[Entry] = &[
     ),
 ];
 
-const SOURCE: Entry = to_the_end(quick(
-    "source",
-    "formatting; one word for one thing; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
-    checks::source,
-));
+const SOURCE: Entry = Entry {
+    way: Way::Beside,
+    ..quick(
+        "source",
+        "formatting; one word for one thing; the links and limits of the pages; which room imports which, as ARCHITECTURE.md says",
+        checks::source,
+    )
+};
 
 pub(crate) const STAGES: &[Entry] = &[
     Entry {
-        ends_before: Some(TESTS),
-        ..to_the_end(quick(
+        way: Way::BesideUntil(TESTS),
+        ..quick(
             "prepare",
             "images, and the programs of others that tests need: fetched or made beside the stages after it",
             docker::prepare,
-        ))
+        )
     },
     SOURCE,
-    needed(quick(
-        "build",
-        "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",
-        suites::build,
-    )),
-    to_the_end(quick(
-        "simulate",
-        "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds, 1,300 of them with challenges",
-        simulate::short,
-    )),
+    Entry {
+        way: Way::Needed,
+        ..quick(
+            "build",
+            "all tests, programs and examples, compiled once, by clippy's driver with warnings denied",
+            suites::build,
+        )
+    },
+    // Half of the tests' time is waiting, which the simulator uses.
+    Entry {
+        way: Way::Beside,
+        ..quick(
+            "simulate",
+            "the core against a model of etcd: its rules, kept plans, random faults from 3,000 seeds, 1,300 of them with challenges",
+            simulate::short,
+        )
+    },
     quick("unit", "unit tests of all packages", suites::unit),
-    // Half of its time is waiting, which the simulator uses.
     quick(
         TESTS,
         "the library, the command, HTTP, the demo, the examples and those in the documentation on etcd 3.7; three nodes in containers whose leader is killed, \
@@ -118,11 +132,6 @@ pub(crate) const STAGES: &[Entry] = &[
         "long",
         "tests of minutes: every member replaced, a restored etcd, agents that fail, the status page, the runbooks, what hundreds of cycles leave",
         suites::long,
-    ),
-    thorough(
-        "caller",
-        "the tests of the first tier again, without a terminal, with signals ignored and blocked, umask 077, LANG=C",
-        caller::stage,
     ),
     thorough(
         "msrv",
@@ -185,9 +194,7 @@ const fn quick(
         name,
         tier: Tier::Test,
         about,
-        is_beside: false,
-        ends_before: None,
-        is_needed: false,
+        way: Way::Alone,
         run,
     }
 }
@@ -201,17 +208,6 @@ const fn thorough(
         tier: Tier::Verify,
         ..quick(name, about, run)
     }
-}
-
-/// Returns the stage, run beside all stages after it.
-const fn to_the_end(mut stage: Entry) -> Entry {
-    stage.is_beside = true;
-    stage
-}
-
-const fn needed(mut stage: Entry) -> Entry {
-    stage.is_needed = true;
-    stage
 }
 
 /// Returns the stages of one tier.
@@ -238,21 +234,4 @@ pub(crate) fn describe(tier: Tier) -> String {
         let _ = writeln!(text, "  {:<12} {}", stage.name, stage.about);
         text
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::STAGES;
-
-    #[test]
-    fn stage_beside_others_ends_before_a_later_stage_of_its_tier() {
-        let position = |name| STAGES.iter().position(|stage| stage.name == name);
-        for (at, stage) in STAGES.iter().enumerate() {
-            if let Some(before) = stage.ends_before {
-                let before = position(before).expect("a stage");
-                assert!(before > at + 1, "{}", stage.name);
-                assert_eq!(STAGES[before].tier, stage.tier, "{}", stage.name);
-            }
-        }
-    }
 }

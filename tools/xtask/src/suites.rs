@@ -248,9 +248,9 @@ fn cases<'a>(
 ) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for program in programs {
-        let ignored = stage.output(&mut program.listing(true))?;
+        let ignored = stage.output(program.listing().arg("--ignored"))?;
         let ignored: Vec<&str> = names(&ignored).collect();
-        let all = stage.output(&mut program.listing(false))?;
+        let all = stage.output(&mut program.listing())?;
         let run = names(&all).filter(|test| !ignored.contains(test));
         cases.extend(run.map(|test| Case::test(program, test, settings)));
     }

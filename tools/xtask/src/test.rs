@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::limit::Limit;
-use crate::stage::{DEFAULT_LIMIT, Report, Stage};
-use crate::stages::{self, CHECK, Entry, Tier};
+use crate::process;
+use crate::stage::{DEFAULT_LIMIT, Report, Stage, Tally};
+use crate::stages::{self, CHECK, Entry, Tier, Way};
 use crate::suites;
-use crate::tally::Tally;
 
 /// The request on the command line.
 #[derive(Debug, clap::Args)]
@@ -84,33 +83,8 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     Ok(finish(&run_all(entries, asked.limit.get())))
 }
 
-/// A stage that runs beside others, and the stage before which it ends, if not the last.
-struct Beside {
-    ends_before: Option<&'static str>,
-    limit: Limit,
-    thread: JoinHandle<Report>,
-}
-
-impl Beside {
-    fn start(entry: &'static Entry, limit: Duration) -> Self {
-        let limit = Limit::held_back(limit);
-        let stage = Stage::beside(entry.name, limit.clone());
-        Self {
-            ends_before: entry.ends_before,
-            limit,
-            thread: thread::spawn(move || run_one(entry, stage)),
-        }
-    }
-
-    /// Waits for the stage, which nothing holds back any more.
-    fn join(self) -> Report {
-        self.limit.begin();
-        let joined = self.thread.join();
-        joined.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-}
-
-fn run_one(entry: &Entry, mut stage: Stage) -> Report {
+fn run_one(entry: &Entry, limit: Duration) -> Report {
+    let mut stage = Stage::start(entry.name, limit);
     stage.say(entry.about);
     let result = (entry.run)(&mut stage);
     stage.finish(result)
@@ -123,26 +97,34 @@ pub(crate) fn run_all(
     limit: Duration,
 ) -> Vec<Report> {
     let mut reports: Vec<Report> = Vec::new();
-    let mut beside: Vec<Beside> = Vec::new();
+    let mut beside: Vec<(&Entry, JoinHandle<Report>)> = Vec::new();
+    let join = |(_, thread): (&Entry, JoinHandle<Report>)| {
+        let joined = thread.join();
+        joined.unwrap_or_else(|panic| resume_unwind(panic))
+    };
     let mut without: Option<&str> = None;
     for entry in entries {
-        let due = beside.extract_if(.., |other| other.ends_before == Some(entry.name));
-        reports.extend(due.map(Beside::join));
+        let is_due = |(other, _): &mut (&Entry, _)| other.way == Way::BesideUntil(entry.name);
+        reports.extend(beside.extract_if(.., is_due).map(join));
         if let Some(missing) = without {
             reports.push(Report::not_run(entry.name, missing));
             continue;
         }
-        if entry.is_beside {
-            beside.push(Beside::start(entry, limit));
+        if matches!(entry.way, Way::Beside | Way::BesideUntil(_)) {
+            let thread = thread::spawn(move || {
+                process::yield_to_others();
+                run_one(entry, limit)
+            });
+            beside.push((entry, thread));
             continue;
         }
-        let report = run_one(entry, Stage::start(entry.name, limit));
-        if entry.is_needed && !report.failures.is_empty() {
+        let report = run_one(entry, limit);
+        if entry.way == Way::Needed && !report.failures.is_empty() {
             without = Some(entry.name);
         }
         reports.push(report);
     }
-    reports.extend(beside.into_iter().map(Beside::join));
+    reports.extend(beside.into_iter().map(join));
     for report in &mut reports {
         report.retry();
     }
@@ -152,11 +134,8 @@ pub(crate) fn run_all(
 /// Prints the table, and returns the exit code.
 pub(crate) fn finish(reports: &[Report]) -> ExitCode {
     print!("{}", table(reports));
-    if reports.iter().any(|report| !report.failures.is_empty()) {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    let is_red = reports.iter().any(|report| !report.failures.is_empty());
+    ExitCode::from(u8::from(is_red))
 }
 
 /// Formats the closing table, the failures, the parts that were left out, and one plain line with the sums.
@@ -167,18 +146,13 @@ fn table(reports: &[Report]) -> String {
     )];
     let mut sum = Tally::default();
     for report in reports {
-        let Tally {
-            passed,
-            failed,
-            ignored,
-        } = report.tally;
+        let (name, result, it) = (report.name, report.result(), report.tally);
         let seconds = report.took.as_secs_f64();
         lines.push(format!(
-            "{:<12} {:<8} {passed:>7} {failed:>7} {ignored:>8} {seconds:>8.1}",
-            report.name,
-            report.result()
+            "{name:<12} {result:<8} {:>7} {:>7} {:>8} {seconds:>8.1}",
+            it.passed, it.failed, it.ignored
         ));
-        sum += report.tally;
+        sum += it;
     }
     lines.push(String::new());
     for report in reports {
@@ -193,47 +167,29 @@ fn table(reports: &[Report]) -> String {
             lines.extend(named);
         }
     }
-    let Tally { passed, failed, .. } = sum;
-    lines.push(format!("{passed} passed, {failed} failed\n"));
+    lines.push(format!("{} passed, {} failed\n", sum.passed, sum.failed));
     lines.join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::{finish, table};
-    use crate::stage::Report;
-    use crate::tally::Tally;
-
-    fn report(name: &'static str, passed: u64, failed: u64) -> Report {
-        Report {
-            name,
-            tally: Tally {
-                passed,
-                failed,
-                ignored: 0,
-            },
-            failures: (0..failed).map(|n| format!("failure {n}")).collect(),
-            flaky: vec![format!("{name} was late")],
-            skips: vec![format!("not all of {name}")],
-            ..Report::default()
-        }
-    }
+    use crate::stage::{DEFAULT_LIMIT, Stage};
+    use std::process::ExitCode;
 
     #[test]
-    fn the_last_line_is_the_plain_sum_and_skips_are_reported() {
-        let text = table(&[report("unit", 5, 0), report("versions", 7, 2)]);
-        assert_eq!(text.lines().last(), Some("12 passed, 2 failed"));
-        assert!(text.contains("FAILED versions: failure 1"), "{text}");
-        assert!(text.contains("flaky unit: unit was late"), "{text}");
-        assert!(text.contains("skipped unit: not all of unit"), "{text}");
-    }
-
-    #[test]
-    fn a_failure_of_any_stage_is_a_failure_of_all() {
-        let code = |code| format!("{code:?}");
-        let green = finish(&[report("unit", 5, 0)]);
-        let red = finish(&[report("unit", 5, 0), report("tests", 1, 1)]);
-        assert_eq!(code(green), code(std::process::ExitCode::SUCCESS));
-        assert_eq!(code(red), code(std::process::ExitCode::FAILURE));
+    fn the_last_line_is_the_plain_sum_and_a_failure_of_any_stage_is_one_of_all() {
+        let mut green = Stage::start("unit", DEFAULT_LIMIT);
+        green.pass("one");
+        green.skip("not all");
+        let mut reports = vec![green.finish(Ok(()))];
+        assert_eq!(finish(&reports), ExitCode::SUCCESS);
+        let red = Stage::start("versions", DEFAULT_LIMIT);
+        reports.push(red.finish(Err(anyhow::anyhow!("no images"))));
+        assert_eq!(finish(&reports), ExitCode::FAILURE);
+        let text = table(&reports);
+        assert_eq!(text.lines().last(), Some("1 passed, 1 failed"));
+        assert!(text.contains("FAILED versions: no images"), "{text}");
+        assert!(text.contains("skipped unit: not all"), "{text}");
     }
 }

@@ -16,7 +16,7 @@ use crate::process::{self, End};
 use crate::programs::Kind;
 use crate::published::CORE;
 use crate::simulate::{self, PROFILE};
-use crate::stage::Stage;
+use crate::stage::{Stage, failed_test};
 use crate::{setup, together};
 
 /// The root of the core, which gets the module that names the broken rule.
@@ -185,7 +185,7 @@ impl Scratch {
         command.env_remove(weave::VARIABLE);
         command.envs(mutant.map(|mutant| (weave::VARIABLE, &mutant.name)));
         let begun = Instant::now();
-        process::run(&mut command, |_| begun.elapsed() >= LIMIT, on_line)
+        process::run(&mut command, false, || begun.elapsed() >= LIMIT, on_line)
     }
 }
 
@@ -211,9 +211,4 @@ fn broken_by(line: &str) -> Option<(u64, String)> {
     let (seed, what) = line.strip_prefix("seed ")?.split_once(": ")?;
     let (invariant, _) = what.split_once(" at ")?;
     Some((seed.parse().ok()?, invariant.to_owned()))
-}
-
-/// Returns the name of a test whose line ends in FAILED.
-pub(crate) fn failed_test(line: &str) -> Option<&str> {
-    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
