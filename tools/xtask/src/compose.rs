@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use cargo_metadata::semver::Version;
 
 use crate::stage::Stage;
-use crate::{packages, setup, version};
+use crate::{packages, releases, setup};
 
 /// The first generation, whose last release Debian 12 and Ubuntu 22.04 still install.
 const OLD: &str = "1.29";
@@ -32,48 +31,29 @@ pub(crate) struct Compose {
 /// Finds both. A missing one is reported, because the compose file must work with each.
 pub(crate) fn find(stage: &Stage) -> Result<Compose> {
     let installed = packages::find("docker-compose").into_iter();
-    let plugins = PLUGINS.iter().map(PathBuf::from);
-    let found: Vec<(PathBuf, Version)> = installed
-        .chain(plugins)
-        .filter_map(|path| Some((path.clone(), version_of(stage, &path)?)))
-        .collect();
-    let v1 = first_of(&found, OLD).with_context(|| {
+    let all: Vec<PathBuf> = installed.chain(PLUGINS.map(PathBuf::from)).collect();
+    let find = |series: &str| all.iter().find(|path| is_of(stage, path, series)).cloned();
+    let v1 = find(OLD).with_context(|| {
         format!(
             "there is no docker-compose {OLD} in PATH. Debian 12 and Ubuntu 22.04 have it: \
              `apt-get install docker-compose`"
         )
     })?;
-    let v2 = match first_of(&found, NEW) {
-        Some(v2) => v2,
-        None => fetched(stage).context(
-            "there is no Compose v2, neither docker-compose in PATH nor a plugin of docker. Install \
-             docker-compose-plugin (Docker's package) or docker-compose-v2 (Ubuntu's)",
-        )?,
-    };
+    if let Some(v2) = find(NEW) {
+        return Ok(Compose { v1, v2 });
+    }
+    let fetched = packages::unpack_of(stage, SUITE, "docker-compose", "usr/bin/docker-compose");
+    let v2 = fetched.context(
+        "there is no Compose v2, neither docker-compose in PATH nor a plugin of docker. Install \
+         docker-compose-plugin (Docker's package) or docker-compose-v2 (Ubuntu's)",
+    )?;
+    ensure!(is_of(stage, &v2, NEW), "{} is no Compose v2", v2.display());
     Ok(Compose { v1, v2 })
 }
 
-fn first_of(found: &[(PathBuf, Version)], series: &str) -> Option<PathBuf> {
-    let mut of_series = found
-        .iter()
-        .filter(|(_, version)| version::is_of(version, series));
-    of_series.next().map(|(path, _)| path.clone())
-}
-
-/// Fetches Debian's package without installing it.
-fn fetched(stage: &Stage) -> Result<PathBuf> {
-    let path = packages::unpack_of(stage, SUITE, "docker-compose", "usr/bin/docker-compose")?;
-    let version = version_of(stage, &path);
-    let is_new = version.is_some_and(|version| version::is_of(&version, NEW));
-    ensure!(is_new, "{} is no Compose v2", path.display());
-    Ok(path)
-}
-
-fn version_of(stage: &Stage, program: &Path) -> Option<Version> {
-    if !program.is_file() {
-        return None;
-    }
+fn is_of(stage: &Stage, program: &Path, series: &str) -> bool {
     let mut command = setup::program(&program.to_string_lossy());
-    let version = stage.output(command.args(["version", "--short"])).ok()?;
-    version::parse(&version)
+    command.args(["version", "--short"]);
+    let version = program.is_file().then(|| stage.output(&mut command));
+    version.is_some_and(|it| it.is_ok_and(|version| releases::is_of(&version, series)))
 }

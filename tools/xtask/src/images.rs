@@ -10,10 +10,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use crate::fixed::RELEASE_LIMIT;
+use crate::packages::Unpacked;
 use crate::stage::{self, Stage};
 use crate::{engine, setup, sources, together};
 
@@ -104,22 +105,15 @@ impl Image<'_> {
         self.import(stage, &archive)
     }
 
-    /// Returns true if the image must be made; prints the reason if not.
+    /// Returns true if the image must be made; prints the reason if not. A pulled one is left alone.
     fn is_missing(&self, stage: &Stage) -> bool {
-        let why = self.good_enough(label_of(self.name).as_deref());
-        if let Some(why) = &why {
-            stage.say(&format!("{} {why}", self.name));
-        }
-        why.is_none()
-    }
-
-    /// Returns why the existing image, which has that label, may stay, if it may. A pulled one is left alone.
-    fn good_enough(&self, label: Option<&str>) -> Option<String> {
-        match label {
-            Some(of) if of == self.made_of => Some(format!("is there ({of})")),
-            Some("") if self.public => Some("is there, and not made here: left alone".to_owned()),
-            _ => None,
-        }
+        let why = match label_of(self.name).as_deref() {
+            Some(of) if of == self.made_of => format!("is there ({of})"),
+            Some("") if self.public => "is there, and not made here: left alone".to_owned(),
+            _ => return true,
+        };
+        stage.say(&format!("{} {why}", self.name));
+        false
     }
 
     /// Makes the image of an archive, and removes that. `docker import` needs no builder, so every engine can do it.
@@ -153,19 +147,28 @@ fn label_of(name: &str) -> Option<String> {
     output.status.success().then(|| label.into_owned())
 }
 
-/// Returns the files in the output of `ldd`. The kernel's own library has none.
-fn libraries(printed: &str) -> impl Iterator<Item = &Path> {
-    let lines = printed.lines();
-    let files = lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    files.map(Path::new)
-}
-
-/// Copies a program and the libraries that it loads into an image's files.
-fn put_program(stage: &Stage, root: &Path, from: &Path, to: &str) -> Result<()> {
-    put(root, from, to)?;
-    let printed = stage.output(setup::program("ldd").arg(from))?;
-    let mut libraries = libraries(&printed);
-    libraries.try_for_each(|library| put(root, library, &library.display().to_string()))
+/// Copies a program and the libraries that it loads, some of which may be in these unpacked folders, into an image's files.
+fn put_program(stage: &Stage, root: &Path, from: &Unpacked, to: &str) -> Result<()> {
+    put(root, &from.file, to)?;
+    let mut ldd = setup::program("ldd");
+    ldd.env("LD_LIBRARY_PATH", &from.libraries);
+    let printed = stage.output(ldd.arg(&from.file))?;
+    ensure!(
+        !printed.contains("not found"),
+        "{to} needs more:\n{printed}"
+    );
+    for line in printed.lines() {
+        // The kernel's own library has no file.
+        let Some(file) = line.split_whitespace().find(|it| it.starts_with('/')) else {
+            continue;
+        };
+        // The loader finds a library here, whatever folder it was unpacked in.
+        let unpacked = Path::new(file).strip_prefix(setup::target()).ok();
+        let name = unpacked.and_then(Path::file_name);
+        let place = name.map(|name| format!("/lib/{}", name.to_string_lossy()));
+        put(root, Path::new(file), &place.unwrap_or(file.to_owned()))?;
+    }
+    Ok(())
 }
 
 /// Makes a folder of an image.
@@ -181,26 +184,4 @@ fn put(root: &Path, from: &Path, to: &str) -> Result<()> {
     fs::create_dir_all(to.parent().context("a path below the root")?)?;
     fs::copy(from, &to).with_context(|| format!("copying {}", from.display()))?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Image;
-
-    #[test]
-    fn image_is_rebuilt_when_its_parts_change_unless_it_was_pulled() {
-        for public in [true, false] {
-            let image = Image {
-                name: "etcd",
-                public,
-                made_of: "etcd 2, recipe 1",
-                settings: &[],
-            };
-            let kept = |label| image.good_enough(label).is_some();
-            assert!(kept(Some("etcd 2, recipe 1")));
-            assert!(!kept(Some("etcd 1, recipe 1")));
-            assert!(!kept(None));
-            assert_eq!(kept(Some("")), public);
-        }
-    }
 }

@@ -43,7 +43,6 @@ mod test;
 mod together;
 mod tools;
 mod verify;
-mod version;
 #[cfg(test)]
 mod workflows;
 mod workspaces;

@@ -172,29 +172,25 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
 /// Returns an apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
 fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
     let mirror = mirror(stage)?;
-    fs::create_dir_all(folder.join("lists/partial"))?;
-    fs::create_dir_all(folder.join("cache/archives/partial"))?;
-    let sources = folder.join("sources.list");
-    fs::write(
-        &sources,
-        format!("deb [signed-by={KEYS}] {mirror} {suite} main\n"),
-    )?;
+    for part in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(folder.join(part))?;
+    }
+    let list = format!("deb [signed-by={KEYS}] {mirror} {suite} main\n");
+    fs::write(folder.join("sources.list"), list)?;
     // Installed packages would be downloaded in their own version, which this release may not have.
-    let status = folder.join("status");
-    fs::write(&status, "")?;
-    let settings = [
-        ("Dir::State::status", status),
-        ("Dir::Etc::sourcelist", sources),
-        ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
-        ("Dir::Etc::preferences", PathBuf::from("/dev/null")),
-        ("Dir::Etc::preferencesparts", PathBuf::from("/dev/null")),
-        ("Dir::State::lists", folder.join("lists")),
-        ("Dir::Cache", folder.join("cache")),
-    ];
-    let mut text = settings.iter().fold(String::new(), |text, (name, path)| {
-        text + &format!("{name} {:?};\n", path.display().to_string())
-    });
-    text += "Acquire::Languages \"none\";\nAPT::Sandbox::User \"\";\n";
+    fs::write(folder.join("status"), "")?;
+    let at = folder.display();
+    let text = format!(
+        "Dir::State::status \"{at}/status\";
+        Dir::State::lists \"{at}/lists\";
+        Dir::Cache \"{at}/cache\";
+        Dir::Etc::sourcelist \"{at}/sources.list\";
+        Dir::Etc::sourceparts \"/dev/null\";
+        Dir::Etc::preferences \"/dev/null\";
+        Dir::Etc::preferencesparts \"/dev/null\";
+        Acquire::Languages \"none\";
+        APT::Sandbox::User \"\";\n"
+    );
     let configuration = folder.join("apt.conf");
     fs::write(&configuration, text)?;
     let apt = || {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::Image;
 use crate::stage::Stage;
-use crate::{packages, setup, sources, version};
+use crate::{packages, setup, sources};
 
 /// The base image for running.
 pub(crate) const DEBIAN: &str = "debian:bookworm-slim";
@@ -22,7 +22,7 @@ const OWN_AUTHORITIES: &str = "/usr/local/share/ca-certificates";
 /// Makes those of the two images that are missing.
 pub(crate) fn make(stage: &mut Stage) -> Result<()> {
     let rustc = stage.output(setup::program("rustc").arg("--version"))?;
-    let rustc = rustc.split(' ').nth(1).and_then(version::parse);
+    let rustc = rustc.split(' ').nth(1);
     let rustc = rustc.context("`rustc --version` names no version")?;
     let debian = Image {
         name: DEBIAN,

@@ -32,7 +32,7 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
     image.make(stage, |root| {
         put(root, &etcd, "/usr/local/bin/etcd")?;
         // The crate contains no etcdctl. etcd's gRPC interface is compatible across the 3.x releases.
-        let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?.file;
+        let etcdctl = packages::unpack(stage, "etcd-client", "usr/bin/etcdctl")?;
         put_program(stage, root, &etcdctl, "/usr/local/bin/etcdctl")?;
         fs::create_dir_all(root.join("etc"))?;
         fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::{Image, make_folder, put_program};
 use crate::fixed;
+use crate::packages::Unpacked;
 use crate::programs::Built;
 use crate::stage::Stage;
 
@@ -39,7 +40,11 @@ pub(crate) fn make(stage: &Stage, built: &Built) -> Result<()> {
     };
     image.make(stage, |root| {
         for (binary, name) in binaries.iter().zip(PROGRAMS) {
-            put_program(stage, root, binary, &format!("/usr/local/bin/{name}"))?;
+            let program = Unpacked {
+                file: binary.clone(),
+                libraries: String::new(),
+            };
+            put_program(stage, root, &program, &format!("/usr/local/bin/{name}"))?;
         }
         make_folder(stage, root, "1777", "tmp")
     })
