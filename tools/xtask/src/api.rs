@@ -14,13 +14,13 @@ use crate::{checks, setup, sources};
 /// Runs the command `api`: writes the lists again.
 pub(crate) fn run() -> Result<()> {
     let stage = Stage::start("api", DEFAULT_LIMIT);
-    stage.output(&mut documenting(&stage)?)?;
+    stage.output(&mut documenting()?)?;
     write(&setup::root().join("docs/api"))
 }
 
 /// Runs the stage `api`: compares the lists with the code.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let mut cargo = documenting(stage)?;
+    let mut cargo = documenting()?;
     if !stage.step(&mut cargo)? {
         return Ok(());
     }
@@ -45,8 +45,8 @@ fn write(folder: &Path) -> Result<()> {
 
 /// Returns a cargo command that writes the interfaces as JSON, without hidden items. The stage `docs` has already built
 /// the libraries' dependencies.
-fn documenting(stage: &Stage) -> Result<Command> {
-    let mut cargo = checks::documenting(stage)?;
+fn documenting() -> Result<Command> {
+    let mut cargo = checks::documenting()?;
     // Only rustdoc receives options of the nightly compiler: with them in cargo too, build scripts would run again.
     let rustdoc = setup::root().join("tools/xtask/rustdoc-json");
     let flags = "-Z unstable-options --output-format json --cap-lints allow";

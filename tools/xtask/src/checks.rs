@@ -1,4 +1,4 @@
-//! Runs the stages `quick`, `source`, `features`, `docs` and `msrv`: formatting, lints, documentation and minimum Rust version.
+//! Runs the stages `quick`, `source`, `features` and `docs`: formatting, lints and documentation.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -6,11 +6,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use cargo_metadata::camino::Utf8Path;
 
-use crate::metadata::Metadata;
 use crate::published::{CORE, HTTP, LIBRARY, ROUTE, STORE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{consumer, imports, pages, proofs, runbooks, setup, simulate, suites, terms, together};
+use crate::{imports, metadata, pages, proofs, runbooks, setup, simulate, suites, terms, together};
 
 /// The packages whose changes the simulator runs.
 const SIMULATED: [&str; 3] = [CORE, STORE, simulate::PACKAGE];
@@ -69,9 +68,9 @@ fn due(stage: &Stage) -> Result<Vec<String>> {
     let status = stage.output(status)?;
     // A line has two letters, a space and a path. A renamed file's old path comes first, and names its package as well.
     let changed: Vec<_> = status.lines().filter_map(|line| line.get(3..)).collect();
-    let metadata = Metadata::of_workspace(stage)?;
+    let packages = metadata::packages()?;
     let mut folders = Vec::new();
-    for package in metadata.packages() {
+    for package in &packages {
         let folder = package.manifest_path.parent().context("a folder")?;
         folders.push((folder.strip_prefix(setup::root())?, package.name.as_str()));
     }
@@ -112,8 +111,8 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
 /// Runs the stage `features`. In the workspace, another member or a dev-dependency may turn a feature on, which hides
 /// that the library forgot it.
 pub(crate) fn features(stage: &mut Stage) -> Result<()> {
-    let metadata = Metadata::of_workspace(stage)?;
-    let features = metadata.library()?.features.keys().map(String::as_str);
+    let library = metadata::library()?;
+    let features = library.features.keys().map(String::as_str);
     let features =
         features.filter(|name| !["default", together::OTHER_CRYPTOGRAPHY].contains(name));
     for feature in std::iter::once("").chain(features) {
@@ -137,68 +136,16 @@ pub(crate) fn features(stage: &mut Stage) -> Result<()> {
 /// Runs the stage `docs`: the documentation of all libraries.
 pub(crate) fn docs(stage: &mut Stage) -> Result<()> {
     let mut lab = Workspace::Lab.cargo(["doc", "--workspace", "--no-deps", "--lib"])?;
-    for cargo in [&mut documenting(stage)?, &mut lab] {
+    for cargo in [&mut documenting()?, &mut lab] {
         stage.step(cargo.env("RUSTDOCFLAGS", "-D warnings"))?;
     }
     Ok(())
 }
 
 /// Returns `cargo doc` for the product's libraries, with the features with which `build` has compiled them.
-pub(crate) fn documenting(stage: &Stage) -> Result<Command> {
+pub(crate) fn documenting() -> Result<Command> {
     let mut cargo = setup::cargo(["doc", "--workspace", "--no-deps", "--lib", "--features"])?;
-    cargo.arg(together::features(stage)?);
+    cargo.arg(together::features()?);
     cargo.args(together::EXAMPLE);
     Ok(cargo)
-}
-
-/// Runs the stage `msrv`. Clippy's `incompatible_msrv` covers the standard library in the stage `build`.
-pub(crate) fn msrv(stage: &mut Stage) -> Result<()> {
-    let metadata = Metadata::with_dependencies(stage)?;
-    let ours = metadata.library()?.rust_version.as_ref();
-    let ours = ours.context("the library declares no rust-version")?;
-    let mut tree = setup::cargo(["tree", "--package", LIBRARY, "--all-features"])?;
-    let tree = tree.args(["--edges", "normal,build", "--prefix", "none"]);
-    let needed = consumer::crates(&stage.output(tree)?);
-    let mut silent = Vec::new();
-    for package in metadata.packages() {
-        let name = format!("{} v{}", package.name, package.version);
-        match &package.rust_version {
-            _ if !needed.contains(&name) => {}
-            Some(theirs) if theirs > ours => {
-                stage.fail(format!("{name} needs Rust {theirs}, we declare {ours}"));
-            }
-            Some(_) => {}
-            None => silent.push(name),
-        }
-    }
-    stage.say(&format!(
-        "{} packages, and we declare Rust {ours}",
-        needed.len()
-    ));
-    stage.say(&format!("these declare nothing: {}", silent.join(", ")));
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use cargo_metadata::camino::Utf8Path;
-
-    use super::owners;
-
-    #[test]
-    fn unit_tests_of_changed_packages_are_due_or_those_of_all() {
-        let folders = [("", "eldest"), ("crates/eldest-core", "eldest-core")];
-        let folders = folders.map(|(folder, name)| (Utf8Path::new(folder), name));
-        let due = |paths: &[&str]| owners(&folders, paths).join(" ");
-        assert_eq!(due(&[]), "eldest eldest-core");
-        assert_eq!(
-            due(&["crates/eldest-core/src/a.rs", "crates/eldest-core/b.rs"]),
-            "eldest-core"
-        );
-        assert_eq!(
-            due(&["src/a.rs", "crates/eldest-core/src/a.rs"]),
-            "eldest eldest-core"
-        );
-        assert_eq!(due(&["crates/eldest-core-too/src/a.rs"]), "eldest");
-    }
 }

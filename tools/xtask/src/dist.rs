@@ -10,11 +10,10 @@ use std::{env, fs};
 use anyhow::{Context, Result, ensure};
 
 use crate::fixed::{self, COMMAND, PROFILE, RELEASE_LIMIT};
-use crate::metadata::{self, Metadata};
 use crate::published::CLI;
 use crate::sources::empty;
 use crate::stage::{self, Stage};
-use crate::{packages, python, setup, together};
+use crate::{metadata, packages, python, setup, together};
 
 /// The Python packages that contain the programs which compile for another Linux: musl's libc, and Zig as C compiler and linker.
 const ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
@@ -108,7 +107,7 @@ fn release(stage: &mut Stage, targets: &[Target]) -> Result<()> {
             .arg(laid_out.with_file_name(""))
             .arg(name);
         stage.output(&mut tar)?;
-        let package = target.package(&folder, &version(stage)?);
+        let package = target.package(&folder, &version()?);
         debian::make(stage, (target.triple, "release"), &laid_out, &package)?;
         if is_native(*target, &metadata::host(stage)?) {
             debian::check(stage, &package)?;
@@ -131,14 +130,13 @@ fn check(stage: &mut Stage) -> Result<()> {
     let folder = setup::target().join("dist-check");
     empty(&folder)?;
     let laid_out = lay_out(stage, target, &binary)?;
-    let package = target.package(&folder, &version(stage)?);
+    let package = target.package(&folder, &version()?);
     debian::make(stage, (&host, "dev"), &laid_out, &package)?;
     debian::check(stage, &package)
 }
 
-fn version(stage: &Stage) -> Result<String> {
-    let metadata = Metadata::of_workspace(stage)?;
-    Ok(metadata.library()?.version.to_string())
+fn version() -> Result<String> {
+    Ok(metadata::library()?.version.to_string())
 }
 
 /// Builds the command for this target, for release.
@@ -166,7 +164,7 @@ fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
 /// and completions.
 fn lay_out(stage: &mut Stage, target: Target, binary: &Path) -> Result<PathBuf> {
     fixed::ensure_static(binary)?;
-    let version = version(stage)?;
+    let version = version()?;
     let said = stage.output(starter(stage, target, binary)?.arg("--version"))?;
     let expected = format!("{COMMAND} {version}");
     ensure!(

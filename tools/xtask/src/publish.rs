@@ -6,10 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 
 use crate::install::Tool;
-use crate::metadata::Metadata;
 use crate::published::PUBLISHED;
-use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{process, setup};
+use crate::{metadata, process, setup};
 
 /// The tool that sets versions, commits and tags, in the newest version that the minimum Rust version can build.
 const RELEASER: Tool = Tool {
@@ -32,9 +30,7 @@ pub(crate) struct Asked {
 /// Runs the command `publish`. cargo builds each package from its packed files alone, and takes the others from their
 /// packed files too.
 pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
-    let stage = Stage::start("publish", DEFAULT_LIMIT);
-    let metadata = Metadata::of_workspace(&stage)?;
-    let expected = format!("v{}", metadata.library()?.version);
+    let expected = format!("v{}", metadata::library()?.version);
     if let Some(tag) = &asked.tag {
         ensure!(
             *tag == expected,

@@ -134,11 +134,6 @@ pub(crate) const STAGES: &[Entry] = &[
         suites::long,
     ),
     thorough(
-        "msrv",
-        "every dependency declares a Rust version not above ours",
-        checks::msrv,
-    ),
-    thorough(
         "deny",
         "licences, bans, sources and advisories of all dependencies, by deny.toml, with cargo-deny",
         deny::stage,

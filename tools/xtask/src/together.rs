@@ -6,11 +6,10 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::metadata::Metadata;
 use crate::programs::Built;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::workspaces::Workspace;
-use crate::{packages, process, setup};
+use crate::{metadata, packages, process, setup};
 
 /// Features that the tests do not need: those for the fault harness, which builds the node in its own workspace, and the
 /// simulator's program.
@@ -37,7 +36,7 @@ const LINTS: (&str, &str) = (
 
 /// Returns options that select every package but those apart, whichever of their tests run, and every feature: cargo
 /// builds a dependency once for each set of features that the selected packages need.
-fn together(stage: &Stage, workspace: Workspace) -> Result<Vec<String>> {
+fn together(workspace: Workspace) -> Result<Vec<String>> {
     let mut selected = vec!["--workspace".to_owned()];
     let apart: &[&str] = match workspace {
         // This program is built already.
@@ -49,16 +48,15 @@ fn together(stage: &Stage, workspace: Workspace) -> Result<Vec<String>> {
         selected.extend(["--exclude".to_owned(), (*package).to_owned()]);
     }
     if workspace == Workspace::Product {
-        selected.extend(["--features".to_owned(), features(stage)?]);
+        selected.extend(["--features".to_owned(), features()?]);
     }
     Ok(selected)
 }
 
 /// Returns the features of the product's packages, each with its package, in cargo's form.
-pub(crate) fn features(stage: &Stage) -> Result<String> {
-    let metadata = Metadata::of_workspace(stage)?;
+pub(crate) fn features() -> Result<String> {
     let mut all = Vec::new();
-    for package in metadata.packages() {
+    for package in metadata::packages()? {
         let features = package.features.keys();
         let tested = features.filter(|name| *name != "default" && *name != OTHER_CRYPTOGRAPHY);
         all.extend(tested.map(|feature| format!("{}/{feature}", package.name)));
@@ -86,13 +84,13 @@ pub(crate) fn build_lab(stage: &Stage) -> Result<Built> {
 
 fn build_in(workspace: Workspace, stage: &Stage, targets: &[&str]) -> Result<Built> {
     let mut cargo = linting(stage, workspace, "build")?;
-    built_by(stage, cargo.args(together(stage, workspace)?).args(targets))
+    built_by(stage, cargo.args(together(workspace)?).args(targets))
 }
 
 /// Returns a cargo command that lints all of the product.
 pub(crate) fn lint(stage: &Stage) -> Result<Command> {
     let mut cargo = linting(stage, Workspace::Product, "check")?;
-    cargo.args(together(stage, Workspace::Product)?);
+    cargo.args(together(Workspace::Product)?);
     cargo.arg("--all-targets");
     Ok(cargo)
 }
@@ -123,7 +121,7 @@ pub(crate) fn build_unit_tests(stage: &Stage, of: &[&str], program: &str) -> Res
     let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo.args(["--no-run", "--lib", "--test", program]);
     if of.is_empty() {
-        cargo.args(together(stage, Workspace::Product)?);
+        cargo.args(together(Workspace::Product)?);
     }
     cargo.args(of.iter().flat_map(|package| ["--package", package]));
     built_by(stage, &mut cargo)
@@ -143,7 +141,7 @@ pub(crate) fn doc_tests(stage: &Stage) -> Result<Command> {
     let mut cargo = linting(stage, Workspace::Product, "test")?;
     cargo
         .args(["--color", "never", "--no-fail-fast", "--doc"])
-        .args(together(stage, Workspace::Product)?);
+        .args(together(Workspace::Product)?);
     Ok(cargo)
 }
 
