@@ -93,14 +93,8 @@ fn release(stage: &mut Stage, targets: &[Target]) -> Result<()> {
         let name = name(&laid_out);
         let mut tar = setup::program("tar");
         // The same contents give the same archive, because all times are those of the last commit.
-        tar.args([
-            "--create",
-            "--gzip",
-            "--sort=name",
-            "--owner=0",
-            "--group=0",
-        ]);
-        tar.args(["--numeric-owner", "--mode=go=rX,u+rw"]);
+        tar.args(["--create", "--gzip", "--sort=name", "--owner=0"]);
+        tar.args(["--group=0", "--numeric-owner", "--mode=go=rX,u+rw"]);
         tar.arg(format!("--mtime=@{}", time(stage)?));
         tar.arg("--file").arg(folder.join(format!("{name}.tar.gz")));
         tar.arg("--directory")
