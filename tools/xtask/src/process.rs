@@ -1,5 +1,6 @@
 //! Runs a command, passes on its output line by line, kills it at its time limit, and cleans up after it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::os::unix::process::CommandExt;
@@ -10,8 +11,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-
-use crate::setup;
 
 /// How often a running command is checked.
 const TICK: Duration = Duration::from_millis(20);
@@ -117,34 +116,13 @@ pub(crate) fn set_variables_of(command: &Command, other: &mut Command) {
     }
 }
 
-/// Formats the command as one would type it, with its folder and variables, but without the path of protoc.
+/// Formats the program and its arguments.
 pub(crate) fn show(command: &Command) -> String {
-    let mut words = Vec::new();
-    let folder = command.get_current_dir();
-    if let Some(folder) = folder.and_then(|folder| folder.strip_prefix(setup::root()).ok())
-        && folder != Path::new("")
-    {
-        words.push(format!("cd {} &&", folder.display()));
-    }
-    for (name, value) in command.get_envs() {
-        let name = name.to_string_lossy();
-        if let (Some(value), false) = (value, name.starts_with("PROTOC")) {
-            words.push(format!("{name}={}", quoted(&value.to_string_lossy())));
-        }
-    }
     let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(program.as_os_str());
-    words.push(program.to_string_lossy().into_owned());
-    words.extend(command.get_args().map(|arg| quoted(&arg.to_string_lossy())));
+    let words = [program].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
     words.join(" ")
-}
-
-fn quoted(word: &str) -> String {
-    if word.is_empty() || word.contains([' ', '"', '\'', '*', '$', '{']) {
-        format!("'{word}'")
-    } else {
-        word.to_owned()
-    }
 }
 
 /// Returns the lines of a command's output, read by a thread of their own.

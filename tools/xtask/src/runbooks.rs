@@ -1,12 +1,13 @@
-//! Compares the runbooks of docs/operations.md with what operators see: every alert and log line that they quote
-//! exists, and every alert and every warning has a runbook.
+//! Compares pages with what they quote. In the runbooks of docs/operations.md, every alert and log line exists, and every alert and
+//! every warning has a runbook. In docs/proofs.md and docs/faults.md, every test exists.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
+use crate::setup;
 use crate::stage::Stage;
-use crate::{setup, sources};
 
 const RUNBOOKS: &str = "docs/operations.md";
 const ALERTS: &str = "deploy/monitoring/alerts.yml";
@@ -15,17 +16,47 @@ const LOG_LINES: &str = "docs/logging.md";
 const SOURCES: [&str; 2] = ["crates/eldest-cli/src", "crates/eldest-http/src"];
 /// The table at the top of a runbook.
 const HEADER: &str = "| you see | where |\n|---|---|\n";
+/// The pages with tables of tests.
+const PROOFS: [&str; 2] = ["docs/faults.md", "docs/proofs.md"];
 
 /// Runs as a part of the stages `source` and `check`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let read = |file: &str| fs::read_to_string(setup::root().join(file)).context(file.to_owned());
-    let code = sources::gather(&SOURCES)?;
+    let code = grep(stage, ".+", &SOURCES)?;
     // Literals may continue on the next line.
     let words: Vec<&str> = code.split_whitespace().collect();
     let code = words.join(" ").replace("\\ ", "");
     let broken = faults(&read(RUNBOOKS)?, &read(ALERTS)?, &read(LOG_LINES)?, &code);
     stage.judge("what the runbooks quote exists", broken);
+
+    let functions = grep(stage, "fn [a-z0-9_]+\\(", &["*.rs"])?;
+    let functions: BTreeSet<&str> = functions
+        .lines()
+        .filter_map(|line| Some(line.trim().strip_prefix("fn ")?.strip_suffix('(')?))
+        .collect();
+    for page in PROOFS {
+        let text = read(page)?;
+        let is_head = |line: &&str| line.starts_with('|') && line.contains(" test");
+        let rows = text.lines().skip_while(|line| !is_head(line)).skip(2);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        let quoted = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+        let tests: Vec<&str> = quoted.filter(|name| name.contains('_')).collect();
+        ensure!(!tests.is_empty(), "{page} names no test");
+        let missing = tests.iter().filter(|name| !functions.contains(**name));
+        let missing = missing.map(|name| format!("{page}: no test has the name {name}"));
+        stage.judge(
+            &format!("{page}: {} tests exist", tests.len()),
+            missing.collect(),
+        );
+    }
     Ok(())
+}
+
+/// Returns what git finds in these files.
+fn grep(stage: &Stage, pattern: &str, files: &[&str]) -> Result<String> {
+    let mut grep = setup::program("git");
+    grep.args(["grep", "--untracked", "-h", "-o", "-E", pattern, "--"]);
+    stage.output(grep.args(files))
 }
 
 fn faults(page: &str, rules: &str, logging: &str, code: &str) -> Vec<String> {

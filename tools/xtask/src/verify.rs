@@ -8,21 +8,19 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::setup;
-use crate::sources::Sources;
 use crate::stage::Report;
 use crate::stages::{self, Entry, Tier};
 use crate::test::{self, StageLimit};
+use crate::{setup, sources};
 
 /// The kept results, by the names of stages.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Results(BTreeMap<String, Kept>);
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
-    /// Git's name of the sources that the stage has seen, and the commit that was checked out.
+    /// Git's name of the sources that the stage has seen.
     tree: String,
-    commit: String,
     result: String,
     passed: u64,
     failed: u64,
@@ -44,11 +42,11 @@ pub(crate) struct Asked {
 
 /// Runs `cargo xtask verify`.
 pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
-    let sources = Sources::now()?;
+    let tree = sources::tree()?;
     let mut results = Results::read()?;
     let is_due = |entry: &&Entry| {
         let wanted = asked.stages.is_empty() || asked.stages.contains(&entry.name);
-        let green = wanted && !asked.again && results.is_green(entry.name, &sources);
+        let green = wanted && !asked.again && results.is_green(entry.name, &tree);
         if green {
             println!("==> {}: green for these sources already", entry.name);
         }
@@ -60,8 +58,8 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     for entry in due {
         let ended = test::run_all([entry].into_iter(), asked.limit.get());
         // If the sources changed during the run, it is unknown which of them the tests have seen.
-        if Sources::now()?.tree == sources.tree {
-            results.keep(&ended, &sources);
+        if sources::tree()? == tree {
+            results.keep(&ended, &tree);
             results.write()?;
         } else {
             println!("==> the sources have changed meanwhile: this result is not kept");
@@ -96,18 +94,15 @@ impl Results {
         Ok(())
     }
 
-    fn is_green(&self, stage: &str, sources: &Sources) -> bool {
-        let kept = self.0.get(stage);
-        kept.is_some_and(|kept| {
-            kept.tree == sources.tree && ["passed", "flaky"].contains(&kept.result.as_str())
-        })
+    fn is_green(&self, stage: &str, tree: &str) -> bool {
+        let green = |kept: &Kept| kept.tree == tree && ["passed", "flaky"].contains(&&*kept.result);
+        self.0.get(stage).is_some_and(green)
     }
 
-    fn keep(&mut self, reports: &[Report], sources: &Sources) {
+    fn keep(&mut self, reports: &[Report], tree: &str) {
         for report in reports {
             let kept = Kept {
-                tree: sources.tree.clone(),
-                commit: sources.commit.clone(),
+                tree: tree.to_owned(),
                 result: report.result().to_owned(),
                 passed: report.tally.passed,
                 failed: report.tally.failed,
@@ -120,15 +115,8 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
-    use super::{Results, Sources};
+    use super::Results;
     use crate::stage::{DEFAULT_LIMIT, Stage};
-
-    fn sources(tree: &str) -> Sources {
-        Sources {
-            tree: tree.to_owned(),
-            commit: "c".to_owned(),
-        }
-    }
 
     #[test]
     fn stage_is_green_only_for_the_sources_that_it_has_seen() {
@@ -137,14 +125,11 @@ mod tests {
         let failed = Stage::start("stack", DEFAULT_LIMIT).finish(Err(anyhow::anyhow!("no")));
         let mut skipped = Stage::start("docs", DEFAULT_LIMIT);
         skipped.skip("not here");
-        results.keep(&[passed, failed, skipped.finish(Ok(()))], &sources("t"));
+        results.keep(&[passed, failed, skipped.finish(Ok(()))], "t");
         let text = serde_json::to_string(&results).unwrap();
         let read: Results = serde_json::from_str(&text).unwrap();
-        assert_eq!(read, results);
-        assert!(read.is_green("seeds", &sources("t")));
-        assert!(!read.is_green("seeds", &sources("u")));
-        assert!(!read.is_green("stack", &sources("t")));
-        assert!(!read.is_green("docs", &sources("t")), "it did not run");
-        assert!(!read.is_green("chaos", &sources("t")));
+        let green = |stage, tree| read.is_green(stage, tree);
+        assert!(green("seeds", "t") && !green("seeds", "u") && !green("stack", "t"));
+        assert!(!green("docs", "t"), "it did not run");
     }
 }
