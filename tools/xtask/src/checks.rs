@@ -1,9 +1,9 @@
 //! Runs the stages `quick`, `source`, `features` and `docs`: formatting, lints and documentation.
 
-use std::collections::BTreeSet;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use cargo_metadata::Package;
 use cargo_metadata::camino::Utf8Path;
 
 use crate::published::{CORE, HTTP, LIBRARY, ROUTE, STORE, TESTING};
@@ -68,32 +68,17 @@ fn due(stage: &Stage) -> Result<Vec<String>> {
     let status = stage.output(status)?;
     // A line has two letters, a space and a path. A renamed file's old path comes first, and names its package as well.
     let changed: Vec<_> = status.lines().filter_map(|line| line.get(3..)).collect();
-    let packages = metadata::packages()?;
-    let mut folders = Vec::new();
-    for package in &packages {
-        let folder = package.manifest_path.parent().context("a folder")?;
-        folders.push((folder.strip_prefix(setup::root())?, package.name.as_str()));
-    }
-    Ok(owners(&folders, &changed))
-}
-
-/// Returns the packages in whose folders these paths are, or all packages if there are no paths. The folder of the library's package
-/// is that of the workspace.
-fn owners(folders: &[(&Utf8Path, &str)], paths: &[&str]) -> Vec<String> {
-    let owner = |path: &&str| {
-        let around = folders
-            .iter()
-            .filter(|(folder, _)| Utf8Path::new(path).starts_with(folder));
-        around.max_by_key(|(folder, _)| folder.components().count())
+    let is_due = |package: &Package| {
+        let folder = package.manifest_path.with_file_name("");
+        let folder = folder.strip_prefix(setup::root()).unwrap_or(&folder);
+        // The library's folder is that of the workspace.
+        let of_library = folder == "";
+        let folder = if of_library { "src".into() } else { folder };
+        let mut changed = changed.iter().map(Utf8Path::new);
+        changed.len() == 0 || changed.any(|path| path.starts_with(folder))
     };
-    let all = folders.iter().filter(|_| paths.is_empty());
-    let owners: BTreeSet<_> = paths
-        .iter()
-        .filter_map(owner)
-        .chain(all)
-        .map(|(_, name)| (*name).to_owned())
-        .collect();
-    owners.into_iter().collect()
+    let due = metadata::packages()?.into_iter().filter(is_due);
+    Ok(due.map(|package| package.name.to_string()).collect())
 }
 
 /// Runs the stage `source`.

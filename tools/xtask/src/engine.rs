@@ -11,6 +11,12 @@ use anyhow::{Context, Result, bail};
 use crate::stage::Stage;
 use crate::{packages, setup};
 
+/// The programs, with Debian's packages of them.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("docker", "docker.io"),
+    ("dockerd", "docker.io"),
+    ("docker-compose", "docker-compose"),
+];
 /// The time limit of one request to the engine.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long the engine may take to start.
@@ -18,7 +24,7 @@ const START: Duration = Duration::from_secs(60);
 
 /// Makes sure that the engine answers; starts it if this process is root.
 pub(crate) fn ensure(stage: &mut Stage) -> Result<()> {
-    packages::ensure(stage, &["docker.io", "docker-compose"])?;
+    packages::ensure(stage, &PROGRAMS)?;
     if let Some(version) = version() {
         stage.say(&format!("Docker Engine {version} answers"));
         return Ok(());

@@ -191,19 +191,18 @@ mod tests {
 
     #[test]
     fn unknown_commands_and_stages_of_the_other_tier_are_refused() {
-        let refused = |words: &str| {
+        for (words, part) in [
+            ("nope", "nope"),
+            ("test build nope", "nope"),
+            ("test stack", "`cargo xtask verify`"),
+            ("verify unit", "`cargo xtask test`"),
+            ("verify api::locks::", "no stage"),
+            ("dist riscv64", "x86_64"),
+        ] {
             let words: Vec<_> = words.split_whitespace().collect();
-            parse(&words).unwrap_err().to_string()
-        };
-        assert!(refused("nope").contains("nope"));
-        assert!(refused("test build nope").contains("nope"));
-        assert!(refused("test stack").contains("`cargo xtask verify`"));
-        assert!(refused("verify unit").contains("`cargo xtask test`"));
-        assert!(refused("verify api::locks::").contains("no stage"));
-        assert!(refused("test --limit soon").contains("soon"));
-        assert!(refused("images node@3.6").contains("node@3.6"));
-        assert!(refused("dist riscv64").contains("x86_64"));
-        assert!(refused("dist --check aarch64-unknown-linux-musl").contains("--check"));
+            let refused = parse(&words).unwrap_err().to_string();
+            assert!(refused.contains(part), "{refused}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,46 +22,28 @@ fn apt() -> MutexGuard<'static, ()> {
     APT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Packages whose programs may also come from elsewhere: if all of the programs exist, nothing is installed.
-const PROGRAMS: &[(&str, &[&str])] = &[
-    ("docker.io", &["docker", "dockerd"]),
-    ("docker-compose", &["docker-compose"]),
-    ("iproute2", &["ip"]),
-    ("util-linux", &["nsenter"]),
-];
-
-/// Makes sure that these Debian packages, or their programs, are there. Installs missing ones if this process is root
+/// Makes sure that these programs, each with its Debian package, are there. Installs missing ones if this process is root
 /// and apt-get exists; otherwise fails with the command to type.
-pub(crate) fn ensure(stage: &mut Stage, packages: &[&str]) -> Result<()> {
+pub(crate) fn ensure(stage: &mut Stage, programs: &[(&str, &str)]) -> Result<()> {
     let _alone = apt();
-    let missing: Vec<&str> = packages
+    let missing = programs
         .iter()
-        .copied()
-        .filter(|package| !is_there(package))
-        .collect();
+        .filter(|(program, _)| find(program).is_none());
+    let missing: BTreeSet<&str> = missing.map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let install = format!("apt-get install {}", missing.join(" "));
+    let named: Vec<&str> = missing.into_iter().collect();
+    let install = format!("apt-get install {}", named.join(" "));
     if !is_root() || find("apt-get").is_none() {
-        bail!(
-            "missing: {}. Install it: `{install}` as root, or what your system calls it",
-            missing.join(", ")
-        );
+        bail!("programs are missing: `{install}` as root, or what your system calls it");
     }
-    stage.say(&format!("installing {}", missing.join(", ")));
-    let update = stage.step(setup::program("apt-get").args(["update", "-qq"]))?;
+    stage.say(&install);
+    stage.output(setup::program("apt-get").args(["update", "-qq"]))?;
     let mut command = setup::program("apt-get");
-    command
-        .args(["install", "-y", "-qq", "--no-install-recommends"])
-        .args(&missing);
-    if !update || !stage.step(command.env("DEBIAN_FRONTEND", "noninteractive"))? {
-        bail!(
-            "apt-get could not install {}; see above, then `{install}`",
-            missing.join(", ")
-        );
-    }
-    Ok(())
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(["install", "-y", "-qq", "--no-install-recommends"]);
+    stage.output(command.args(named)).map(drop)
 }
 
 /// A file of a package that is unpacked and not installed.
@@ -225,15 +207,4 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 pub(crate) fn is_root() -> bool {
     let id = setup::program("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
-}
-
-fn is_there(package: &str) -> bool {
-    match PROGRAMS.iter().find(|(name, _)| *name == package) {
-        Some((_, programs)) => programs.iter().all(|program| find(program).is_some()),
-        None => setup::program("dpkg-query")
-            .args(["--show", "--showformat", "${Status}", package])
-            .stderr(Stdio::null())
-            .output()
-            .is_ok_and(|output| output.stdout.ends_with(b" installed")),
-    }
 }

@@ -1,7 +1,6 @@
 //! Locates the workspace, and prepares cargo commands with the protoc that the build needs.
 
 use std::env;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -11,20 +10,16 @@ use anyhow::{Context, Result};
 /// This package's folder, from that of the workspace.
 const PACKAGE: &str = "tools/xtask";
 
-/// Returns the folder of the workspace.
-pub(crate) fn root() -> &'static Path {
-    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| workspace(env::var_os("CARGO_MANIFEST_DIR")));
-    &ROOT
-}
-
-/// Returns the workspace in which cargo runs this program, if cargo names one. It may be another checkout than the one
+/// Returns the folder of the workspace in which cargo runs this program, if cargo names one. It may be another checkout than the one
 /// in which the program was built, if both have the same built files.
-fn workspace(manifest_dir: Option<OsString>) -> PathBuf {
-    let named = manifest_dir
-        .map(PathBuf::from)
-        .filter(|it| it.ends_with(PACKAGE));
-    let here = named.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    here.ancestors().nth(2).unwrap_or(&here).to_owned()
+pub(crate) fn root() -> &'static Path {
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let named = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let named = named.filter(|it| it.ends_with(PACKAGE));
+        let here = named.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        here.ancestors().nth(2).unwrap_or(&here).to_owned()
+    });
+    &ROOT
 }
 
 /// Returns the folder for temporary results.
@@ -60,18 +55,4 @@ pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Comma
         command.env("PROTOC", protoc).env("PROTOC_INCLUDE", include);
     }
     Ok(command)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn workspace_is_the_one_in_which_cargo_runs_this_program() {
-        let built = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-        let built = built.unwrap();
-        assert_eq!(workspace(Some("/a/tools/xtask".into())), Path::new("/a"));
-        assert_eq!(workspace(Some("/a/crates/other".into())), built);
-        assert_eq!(workspace(None), built);
-    }
 }

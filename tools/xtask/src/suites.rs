@@ -320,7 +320,7 @@ pub(crate) fn examples(stage: &mut Stage) -> Result<()> {
 pub(crate) fn chaos(stage: &mut Stage) -> Result<()> {
     // Data centres are network namespaces, which only Linux has.
     if cfg!(target_os = "linux") {
-        packages::ensure(stage, &["iproute2", "util-linux"])?;
+        packages::ensure(stage, &[("ip", "iproute2"), ("nsenter", "util-linux")])?;
     }
     let built = together::build_lab(stage)?;
     let mut settings = setup::program("settings");

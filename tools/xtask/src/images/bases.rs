@@ -61,7 +61,10 @@ pub(crate) fn make(stage: &mut Stage) -> Result<()> {
 /// mmdebstrap runs the hooks last, and leaves out what apt has downloaded. It mounts folders of the kernel, which no other
 /// process sees and which end with it, even if it is killed.
 fn lay_out(stage: &mut Stage, packages: &str, hooks: &[&str]) -> Result<PathBuf> {
-    packages::ensure(stage, &["mmdebstrap", "util-linux"])?;
+    packages::ensure(
+        stage,
+        &[("mmdebstrap", "mmdebstrap"), ("unshare", "util-linux")],
+    )?;
     let mirror = packages::mirror(stage)?;
     stage.say(&format!("laying out Debian {SUITE} from {mirror}"));
     let folder = setup::target().join("debian-base");
