@@ -13,7 +13,7 @@ use crate::fixed::{self, COMMAND, PROFILE, RELEASE_LIMIT};
 use crate::published::CLI;
 use crate::sources::empty;
 use crate::stage::{self, Stage};
-use crate::{metadata, packages, python, setup, together};
+use crate::{install, metadata, packages, setup, together};
 
 /// The Python packages that contain the programs which compile for another Linux: musl's libc, and Zig as C compiler and linker.
 const ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
@@ -141,8 +141,8 @@ fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
         stage.output(setup::program("rustup").args(["target", "add", target]))?;
     }
     let remedy = "the compiler of C comes from Python's registry: install Python with pip";
-    let zigbuild = python::package(stage, ZIGBUILD, &["--no-deps"]).context(remedy)?;
-    let zig = python::package(stage, ZIG, &["--no-deps"]).context(remedy)?;
+    let zigbuild = install::from_python(stage, ZIGBUILD, &["--no-deps"]).context(remedy)?;
+    let zig = install::from_python(stage, ZIG, &["--no-deps"]).context(remedy)?;
     stage.say(&format!("building {COMMAND} for {target}"));
     let mut cargo = setup::cargo(["zigbuild", "--locked", "--package", CLI])?;
     cargo.args(["--profile", PROFILE, "--target", target]);

@@ -1,15 +1,44 @@
-//! Prepares the Docker Engine for tests, and builds the images that the Dockerfile describes.
+//! Starts the Docker Engine if necessary, finds both generations of docker-compose, and builds the images that the Dockerfile describes.
 
 use std::fs;
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::compose::{self, Compose};
 use crate::images::Kind;
 use crate::programs::Built;
 use crate::stage::Stage;
-use crate::{engine, images, setup, tools};
+use crate::{images, packages, releases, setup, tools};
+
+/// The programs, with Debian's packages of them.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("docker", "docker.io"),
+    ("dockerd", "docker.io"),
+    ("docker-compose", "docker-compose"),
+];
+/// The time limit of one request to the engine.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long the engine may take to start.
+const START: Duration = Duration::from_secs(60);
+
+/// The first generation, whose last release Debian 12 and Ubuntu 22.04 still install.
+const OLD: &str = "1.29";
+/// The second generation.
+const NEW: &str = "2";
+/// The paths of the second generation in Docker's and in Debian's packages: a plugin of the client that also runs
+/// alone.
+const PLUGINS: [&str; 4] = [
+    "/usr/local/lib/docker/cli-plugins/docker-compose",
+    "/usr/local/libexec/docker/cli-plugins/docker-compose",
+    "/usr/lib/docker/cli-plugins/docker-compose",
+    "/usr/libexec/docker/cli-plugins/docker-compose",
+];
+/// The first release of Debian whose package is of the second generation.
+const SUITE: &str = "trixie";
 
 /// The Dockerfile's image of the node, built for the tests in less time, so that the demo's image stays optimised.
 pub(crate) const DEV_IMAGE: &str = "eldest-node-dev";
@@ -54,9 +83,9 @@ pub(crate) fn prepare(stage: &mut Stage) -> Result<()> {
 
 /// Checks that the engine answers, and makes the images that the node's tests need beside it.
 fn ready(stage: &mut Stage) -> Result<Compose> {
-    engine::ensure(stage)?;
+    ensure_engine(stage)?;
     images::make(stage, &[Kind::Etcd, Kind::Haproxy])?;
-    compose::find(stage)
+    compose(stage)
 }
 
 /// Builds the images that the Dockerfile describes, but with test names, without optimisation, and with the node's
@@ -84,4 +113,101 @@ pub(crate) fn build(stage: &mut Stage, compose: &Compose) -> Result<()> {
     prune.args(["image", "prune", "--force", "--filter", OLD_BUILDS.0]);
     stage.output(prune.args(["--filter", OLD_BUILDS.1]))?;
     Ok(())
+}
+
+/// Makes sure that the engine answers; starts it if this process is root.
+pub(crate) fn ensure_engine(stage: &mut Stage) -> Result<()> {
+    packages::ensure(stage, &PROGRAMS)?;
+    if let Some(version) = engine() {
+        stage.say(&format!("Docker Engine {version} answers"));
+        return Ok(());
+    }
+    if !packages::is_root() || packages::find("dockerd").is_none() {
+        bail!(
+            "the Docker Engine does not answer. Start it: `systemctl start docker`, or `dockerd` as root; \
+             your user must be in the group docker. Not installed? `apt-get install docker.io docker-compose`"
+        );
+    }
+    start(stage)
+}
+
+/// Starts the engine in the background, where it keeps running.
+fn start(stage: &Stage) -> Result<()> {
+    let path = setup::target().join("dockerd.log");
+    fs::create_dir_all(setup::target())?;
+    let log = fs::File::create(&path).with_context(|| format!("writing {}", path.display()))?;
+    let mut command = setup::program("dockerd");
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    let engine = command.process_group(0).spawn();
+    let mut engine = engine.context("starting dockerd")?;
+    stage.say(&format!(
+        "started dockerd, process {}, which stays; log in {}",
+        engine.id(),
+        path.display()
+    ));
+    let deadline = Instant::now() + START;
+    loop {
+        if let Some(version) = engine() {
+            stage.say(&format!("Docker Engine {version} answers"));
+            return Ok(());
+        }
+        let ended = engine.try_wait()?;
+        if ended.is_some() || Instant::now() > deadline {
+            let what = ended.map_or("does not answer".to_owned(), |status| {
+                format!("ended ({status})")
+            });
+            bail!("dockerd {what}; its log is {}", path.display());
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Returns the engine's version, if it answers in time.
+fn engine() -> Option<String> {
+    let limit = ANSWER.as_secs().to_string();
+    let mut command = setup::program("timeout");
+    command.args([&limit, "docker", "info", "--format", "{{.ServerVersion}}"]);
+    let output = command.stderr(Stdio::null()).output().ok()?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    // Some clients succeed without an engine and print nothing.
+    (output.status.success() && !version.is_empty()).then_some(version)
+}
+
+/// Both programs.
+pub(crate) struct Compose {
+    pub(crate) v1: PathBuf,
+    pub(crate) v2: PathBuf,
+}
+
+/// Finds both. A missing one is reported, because the compose file must work with each.
+pub(crate) fn compose(stage: &Stage) -> Result<Compose> {
+    let installed = packages::find("docker-compose").into_iter();
+    let all: Vec<PathBuf> = installed.chain(PLUGINS.map(PathBuf::from)).collect();
+    let find = |series: &str| all.iter().find(|path| is_of(stage, path, series)).cloned();
+    let v1 = find(OLD).with_context(|| {
+        format!(
+            "there is no docker-compose {OLD} in PATH. Debian 12 and Ubuntu 22.04 have it: \
+             `apt-get install docker-compose`"
+        )
+    })?;
+    if let Some(v2) = find(NEW) {
+        return Ok(Compose { v1, v2 });
+    }
+    let fetched = packages::unpack_of(stage, SUITE, "docker-compose", "usr/bin/docker-compose");
+    let v2 = fetched.context(
+        "there is no Compose v2, neither docker-compose in PATH nor a plugin of docker. Install \
+         docker-compose-plugin (Docker's package) or docker-compose-v2 (Ubuntu's)",
+    )?;
+    ensure!(is_of(stage, &v2, NEW), "{} is no Compose v2", v2.display());
+    Ok(Compose { v1, v2 })
+}
+
+fn is_of(stage: &Stage, program: &Path, series: &str) -> bool {
+    let mut command = setup::program(&program.to_string_lossy());
+    command.args(["version", "--short"]);
+    let version = program.is_file().then(|| stage.output(&mut command));
+    version.is_some_and(|it| it.is_ok_and(|version| releases::is_of(&version, series)))
 }

@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use crate::fixed::RELEASE_LIMIT;
 use crate::packages::Unpacked;
 use crate::stage::{self, Stage};
-use crate::{engine, setup, sources, together};
+use crate::{docker, setup, sources, together};
 
 /// The label of every image made here. Its value names the contents. An image without it was pulled, or belongs to
 /// someone else.
@@ -55,7 +55,7 @@ pub(crate) fn run(asked: &Asked) -> ExitCode {
         named => named,
     };
     stage::run("images", RELEASE_LIMIT, |stage| {
-        engine::ensure(stage)?;
+        docker::ensure_engine(stage)?;
         make(stage, kinds)
     })
 }

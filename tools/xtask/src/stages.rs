@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail, ensure};
 
 use crate::stage::Stage;
-use crate::{api, bench, checks, consumer, deny, docker, manifests, matrix, simulate, suites};
+use crate::{api, bench, checks, consumer, deny, docker, manifests, releases, simulate, suites};
 
 /// The command that runs a stage when no stage is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub(crate) const STAGES: &[Entry] = &[
     thorough(
         "versions",
         "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4, an upgrade",
-        matrix::versions,
+        releases::versions,
     ),
     thorough(
         "containers",

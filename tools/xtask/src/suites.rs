@@ -6,8 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::case::Case;
-use crate::compose::{self, Compose};
-use crate::docker::{self, DEV_COMMAND_IMAGE, DEV_IMAGE};
+use crate::docker::{self, Compose, DEV_COMMAND_IMAGE, DEV_IMAGE};
 use crate::programs::{Built, Kind, Program, names};
 use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
@@ -217,7 +216,7 @@ pub(crate) fn named(stage: &mut Stage, beginnings: &[&str]) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
     if beginnings.iter().any(|name| name.starts_with(CONTAINERS)) {
         images::node::make(stage, &built)?;
-        with_compose(&mut settings, &compose::find(stage)?);
+        with_compose(&mut settings, &docker::compose(stage)?);
     }
     let search = |built: &Built| -> Result<Vec<Case>> {
         let kinds = [Kind::Tests, Kind::UnitTests];

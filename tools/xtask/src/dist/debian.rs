@@ -9,7 +9,7 @@ use crate::images::bases;
 use crate::install::Tool;
 use crate::published::CLI;
 use crate::stage::Stage;
-use crate::{engine, packages, setup, sources};
+use crate::{docker, packages, setup, sources};
 
 /// The tool runs for a second; this profile saves minutes of building.
 const TOOL: Tool = Tool {
@@ -88,7 +88,7 @@ fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
         stage.skip("the package is not installed and purged: there is no Docker Engine");
         return Ok(());
     }
-    engine::ensure(stage)?;
+    docker::ensure_engine(stage)?;
     // Only root can lay out a Debian; otherwise the engine pulls one.
     if packages::is_root() {
         bases::make(stage)?;
