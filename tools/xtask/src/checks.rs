@@ -72,10 +72,12 @@ fn due(stage: &Stage) -> Result<Vec<String>> {
         let folder = package.manifest_path.with_file_name("");
         let folder = folder.strip_prefix(setup::root()).unwrap_or(&folder);
         // The library's folder is that of the workspace.
-        let of_library = folder == "";
-        let folder = if of_library { "src".into() } else { folder };
-        let mut changed = changed.iter().map(Utf8Path::new);
-        changed.len() == 0 || changed.any(|path| path.starts_with(folder))
+        let folder = match folder.as_str() {
+            "" => Utf8Path::new("src"),
+            _ => folder,
+        };
+        let mut paths = changed.iter().map(Utf8Path::new);
+        changed.is_empty() || paths.any(|path| path.starts_with(folder))
     };
     let due = metadata::packages()?.into_iter().filter(is_due);
     Ok(due.map(|package| package.name.to_string()).collect())

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::images::Kind;
 use crate::programs::Built;
@@ -115,54 +115,39 @@ pub(crate) fn build(stage: &mut Stage, compose: &Compose) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the engine answers; starts it if this process is root.
+/// Makes sure that the engine answers; starts it in the background, where it keeps running, if this process is root.
 pub(crate) fn ensure_engine(stage: &mut Stage) -> Result<()> {
     packages::ensure(stage, &PROGRAMS)?;
-    if let Some(version) = engine() {
-        stage.say(&format!("Docker Engine {version} answers"));
-        return Ok(());
+    if engine().is_none() {
+        start(stage)?;
     }
-    if !packages::is_root() || packages::find("dockerd").is_none() {
-        bail!(
-            "the Docker Engine does not answer. Start it: `systemctl start docker`, or `dockerd` as root; \
-             your user must be in the group docker. Not installed? `apt-get install docker.io docker-compose`"
-        );
-    }
-    start(stage)
+    let version = engine().unwrap_or_default();
+    stage.say(&format!("Docker Engine {version} answers"));
+    Ok(())
 }
 
-/// Starts the engine in the background, where it keeps running.
 fn start(stage: &Stage) -> Result<()> {
+    ensure!(
+        packages::is_root(),
+        "the Docker Engine does not answer. Start it: `systemctl start docker`, or `dockerd` as root; \
+         your user must be in the group docker"
+    );
     let path = setup::target().join("dockerd.log");
     fs::create_dir_all(setup::target())?;
     let log = fs::File::create(&path).with_context(|| format!("writing {}", path.display()))?;
-    let mut command = setup::program("dockerd");
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    let engine = command.process_group(0).spawn();
-    let mut engine = engine.context("starting dockerd")?;
-    stage.say(&format!(
-        "started dockerd, process {}, which stays; log in {}",
-        engine.id(),
-        path.display()
-    ));
+    let mut dockerd = setup::program("dockerd");
+    dockerd.stdin(Stdio::null()).stdout(log.try_clone()?);
+    let dockerd = dockerd.stderr(log).process_group(0).spawn();
+    let mut dockerd = dockerd.context("starting dockerd")?;
+    let (process, log) = (dockerd.id(), path.display());
+    stage.say(&format!("started dockerd, process {process}; log in {log}"));
     let deadline = Instant::now() + START;
-    loop {
-        if let Some(version) = engine() {
-            stage.say(&format!("Docker Engine {version} answers"));
-            return Ok(());
-        }
-        let ended = engine.try_wait()?;
-        if ended.is_some() || Instant::now() > deadline {
-            let what = ended.map_or("does not answer".to_owned(), |status| {
-                format!("ended ({status})")
-            });
-            bail!("dockerd {what}; its log is {}", path.display());
-        }
+    while engine().is_none() {
+        let waits = dockerd.try_wait()?.is_none() && Instant::now() < deadline;
+        ensure!(waits, "dockerd does not answer; its log is {log}");
         thread::sleep(Duration::from_millis(200));
     }
+    Ok(())
 }
 
 /// Returns the engine's version, if it answers in time.
