@@ -32,7 +32,7 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
             Err(error) => bench.env("ELDEST_BENCH_NO_GO", format!("{error:#}")),
         };
     }
-    process::exit_code_of(bench.current_dir(setup::root()).args(args))
+    process::become_it(bench.current_dir(setup::root()).args(args))
 }
 
 /// Runs the stage `bench`: allocations, and a few ratios that are far from their targets if something is wrong. It leaves

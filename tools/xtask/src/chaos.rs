@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::programs::Built;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::workspaces::Workspace;
-use crate::{releases, together, tools};
+use crate::{process, releases, together, tools};
 
 pub(crate) const PACKAGE: &str = "eldest-chaos";
 const UPGRADE: [&str; 2] = ["--fault", "rolling-upgrade"];
@@ -21,8 +21,10 @@ pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     if given(UPGRADE[1]) && !given("--etcd") {
         args.extend(etcds(&releases::all(&stage)?));
     }
-    let variable = tools::faketime(&stage).map(|library| (tools::FAKETIME, library));
-    together::build_and_become((Workspace::Lab, PACKAGE), &args, variable)
+    let harness = Workspace::Lab.cargo(["build", "--package", PACKAGE])?;
+    let mut harness = together::built(harness, PACKAGE, &args)?;
+    tools::add_faketime(&stage, &mut harness);
+    process::become_it(&mut harness)
 }
 
 /// Makes the case in which the harness upgrades a cluster through those versions.

@@ -48,7 +48,6 @@ use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use stages::Tier;
-use workspaces::Workspace;
 
 /// The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
 #[derive(Debug, Parser)]
@@ -136,7 +135,8 @@ fn run(command: Command, args: &[String]) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match command {
         Command::Demo(Passed { args }) => {
-            together::build_and_become((Workspace::Product, "eldest-demo"), &args, None)
+            let demo = setup::cargo(["build", "--package", "eldest-demo"])?;
+            process::become_it(&mut together::built(demo, "eldest-demo", &args)?)
         }
         Command::Bench(Passed { args }) => bench::run(&args),
         Command::Check => Ok(test::check()),

@@ -44,12 +44,12 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     for package in PUBLISHED {
         cargo.args(["--package", package]);
     }
-    process::exit_code_of(&mut cargo)
+    process::become_it(&mut cargo)
 }
 
 /// Runs the command `release`: cargo-release with these arguments, by the settings in the manifests. It changes nothing
 /// without `--execute`.
 pub(crate) fn release(args: &[String]) -> Result<ExitCode> {
     let mut command = setup::program(&RELEASER.get()?.to_string_lossy());
-    process::exit_code_of(command.arg("release").args(args))
+    process::become_it(command.arg("release").args(args))
 }

@@ -1,12 +1,11 @@
 //! Builds and runs the simulator of the core.
 
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
 use crate::programs::{Built, Kind};
-use crate::stage::{DEFAULT_LIMIT, Stage};
+use crate::stage::Stage;
 use crate::{process, setup, together};
 
 pub(crate) const PACKAGE: &str = "eldest-sim";
@@ -21,14 +20,13 @@ pub(crate) const FEATURE: &str = "program";
 
 /// Runs `cargo xtask simulate`: builds the simulator and passes all arguments on to it.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
-    let simulator = build(&Stage::start("simulate", DEFAULT_LIMIT))?;
-    process::become_it(Command::new(simulator).args(args))
+    process::become_it(&mut together::built(cargo()?, PACKAGE, args)?)
 }
 
 /// Runs the stage `seeds`: a fixed number of seeds, without challenges and with them, then every story of two nodes with two faults.
 /// The simulator is optimised, because the work is large.
 pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
-    let simulator = build(stage)?;
+    let simulator = together::built_by(stage, &mut cargo()?)?.program(PACKAGE)?;
     stage.step(&mut Command::new(&simulator))?;
     stage.step(Command::new(&simulator).arg("--challenges"))?;
     stage.step(Command::new(&simulator).args(["--every", "2"]))?;
@@ -49,7 +47,8 @@ pub(crate) fn tests(stage: &mut Stage, built: &Built, options: &[&str]) -> Resul
     Ok(())
 }
 
-fn build(stage: &Stage) -> Result<PathBuf> {
+fn cargo() -> Result<Command> {
     let mut cargo = setup::cargo(["build", "--profile", PROFILE, "--package", PACKAGE])?;
-    together::built_by(stage, cargo.args(["--features", FEATURE]))?.program(PACKAGE)
+    cargo.args(["--features", FEATURE]);
+    Ok(cargo)
 }

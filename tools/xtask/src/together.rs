@@ -2,14 +2,14 @@
 //! package is compiled once, and linted as it is compiled.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::programs::Built;
 use crate::stage::{DEFAULT_LIMIT, Stage};
 use crate::workspaces::Workspace;
-use crate::{metadata, packages, process, setup};
+use crate::{metadata, packages, setup};
 
 /// Features that the tests do not need: those for the fault harness, which builds the node in its own workspace, and the
 /// simulator's program.
@@ -101,19 +101,13 @@ pub(crate) fn built_by(stage: &Stage, cargo: &mut Command) -> Result<Built> {
     Ok(Built::read(&stage.output(cargo.arg(messages))?))
 }
 
-/// Builds the program of a package, and becomes it with one more environment variable: its exit code and its signals are
-/// those of this process.
-pub(crate) fn build_and_become(
-    (workspace, package): (Workspace, &str),
-    args: &[String],
-    variable: Option<(&str, PathBuf)>,
-) -> Result<ExitCode> {
+/// Has cargo build the program of a package, and returns the command that starts it with these arguments.
+pub(crate) fn built(mut cargo: Command, package: &str, args: &[String]) -> Result<Command> {
     let stage = Stage::start("build", DEFAULT_LIMIT);
     stage.say(package);
-    let mut cargo = workspace.cargo(["build", "--package", package])?;
-    let binary = built_by(&stage, &mut cargo)?.program(package)?;
-    let args = args.strip_prefix(&["--".to_owned()]).unwrap_or(args);
-    process::become_it(Command::new(binary).args(args).envs(variable))
+    let mut command = Command::new(built_by(&stage, &mut cargo)?.program(package)?);
+    command.args(args.strip_prefix(&["--".to_owned()]).unwrap_or(args));
+    Ok(command)
 }
 
 /// Builds that program of tests and the unit tests of these libraries, or of all libraries of the product if none is named.

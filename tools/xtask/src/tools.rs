@@ -2,7 +2,7 @@
 //! `HAProxy`, promtool and Chromium, tests/faults `HAProxy`, lab/long/tests/restore etcdutl, those of examples/fencing `PostgreSQL`,
 //! tests/interop etcdctl.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
@@ -15,9 +15,6 @@ use crate::{packages, process, setup};
 /// The first release of Debian whose etcdctl restores a snapshot with a higher revision. It runs the code of etcdutl for
 /// that, which no package of Debian has.
 const ETCDUTL_SUITE: &str = "trixie";
-
-/// The variable that names libfaketime.
-pub(crate) const FAKETIME: &str = "ELDEST_FAKETIME";
 
 /// A program, its package in Debian, and its file there.
 type Tool = (&'static str, &'static str, &'static str);
@@ -96,27 +93,18 @@ pub(crate) fn add_postgres(stage: &Stage, cargo: &mut Command) {
     });
 }
 
-/// Passes the path of libfaketime to the tests, if this machine has none. Without it they fail and name the remedy.
+/// Passes the path of the library that moves the wall clock of processes, if this machine has none. Without it the tests fail and name
+/// the remedy.
 pub(crate) fn add_faketime(stage: &Stage, cargo: &mut Command) {
-    if let Some(library) = faketime(stage) {
-        cargo.env(FAKETIME, library);
-    }
-}
-
-/// Returns the library that moves the wall clock of processes, unless this machine has it or it cannot be fetched.
-pub(crate) fn faketime(stage: &Stage) -> Option<PathBuf> {
     let library = format!(
         "usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1",
         std::env::consts::ARCH
     );
-    if Path::new("/").join(&library).is_file() || !is_wanted("faketime") {
-        return None;
+    if !Path::new("/").join(&library).is_file() {
+        add(stage, cargo, "faketime", || {
+            packages::unpack(stage, "libfaketime", &library)
+        });
     }
-    let unpacked = packages::unpack(stage, "libfaketime", &library);
-    unpacked
-        .inspect_err(|error| stage.say(&format!("no libfaketime: {error:#}")))
-        .ok()
-        .map(|unpacked| unpacked.file)
 }
 
 /// Runs the command `pictures`: the test that takes the guide's pictures of the status page, which fails without a browser.
@@ -124,7 +112,7 @@ pub(crate) fn take_pictures() -> Result<ExitCode> {
     let stage = Stage::start("pictures", DEFAULT_LIMIT);
     let mut cargo = setup::cargo(["test", "--package", CLI, "--test", "page", "picture::"])?;
     add_tool(&stage, &mut cargo, CHROMIUM);
-    process::exit_code_of(cargo.env("ELDEST_PICTURES", setup::root().join("docs")))
+    process::become_it(cargo.env("ELDEST_PICTURES", setup::root().join("docs")))
 }
 
 /// Returns the variable that names the program for tests.
