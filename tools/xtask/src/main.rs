@@ -165,7 +165,7 @@ fn help() -> String {
     format!(
         "Stages of `cargo xtask test`:
 {}
-Stages of `cargo xtask verify`, whose results are kept in target/verify.json:
+Stages of `cargo xtask verify`, which do not run again while they are green for the same sources:
 {}
 Every stage runs, whatever the ones before it did, unless `build` failed. It is killed after {} minutes, or --limit, without progress.
 `cargo xtask test api::locks` runs all tests of tests/api/locks.rs, and `cargo xtask test api::locks::NAME` one.

@@ -212,3 +212,22 @@ fn broken_by(line: &str) -> Option<(u64, String)> {
     let (invariant, _) = what.split_once(" at ")?;
     Some((seed.parse().ok()?, invariant.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::mutants::list;
+
+    #[test]
+    fn every_mutant_is_woven_into_a_function_of_its_file() {
+        let mutants = list::read().unwrap();
+        let woven = super::woven(&mutants).unwrap();
+        for (number, mutant) in (1..).zip(&mutants) {
+            let arm = format!("\n{number} => {{");
+            assert!(
+                woven[mutant.file.as_str()].contains(&arm),
+                "{}",
+                mutant.name
+            );
+        }
+    }
+}
