@@ -43,12 +43,10 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 /// Runs the command `deny`: cargo-deny with these arguments, or with all its checks.
 pub(crate) fn run(args: &[String]) -> Result<ExitCode> {
     let tool = TOOL.get()?;
-    let given = args.iter().map(String::as_str);
-    let args: Vec<&str> = if args.is_empty() {
-        vec!["check"]
-    } else {
-        given.collect()
-    };
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    if args.is_empty() {
+        args.push("check");
+    }
     for workspace in Workspace::ALL {
         let code = process::exit_code_of(&mut deny(&tool, workspace, &args)?)?;
         if code != ExitCode::SUCCESS {

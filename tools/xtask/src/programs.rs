@@ -40,7 +40,7 @@ pub(crate) enum Kind {
 impl Built {
     /// Reads cargo's messages, one in each line.
     pub(crate) fn read(messages: &str) -> Self {
-        let messages = messages.lines().map(serde_json::from_str);
+        let messages = Message::parse_stream(messages.as_bytes());
         let programs = messages.filter_map(|message| match message {
             Ok(Message::CompilerArtifact(artifact)) => Program::of(&artifact),
             _ => None,

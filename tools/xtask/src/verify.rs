@@ -40,11 +40,13 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     // The stages run one at a time, so that each result is kept even if a later stage never ends.
     let mut reports = Vec::new();
     for entry in due {
+        let file = folder.join(entry.name);
+        fs::write(&file, "")?;
         let ended = test::run_all([entry].into_iter(), asked.limit.get());
         // If the sources changed during the run, it is unknown which of them the tests have seen.
         let is_green = ["passed", "flaky"].contains(&ended[0].result());
         if is_green && sources::tree()? == tree {
-            fs::write(folder.join(entry.name), &tree)?;
+            fs::write(file, &tree)?;
         }
         reports.extend(ended);
     }
