@@ -32,78 +32,43 @@ const SHELLS: [(&str, &str); 3] = [
 ];
 
 /// The targets of a release, with their names in Debian.
-const TARGETS: [Target; 2] = [
-    Target {
-        triple: "x86_64-unknown-linux-musl",
-        debian: "amd64",
-    },
-    Target {
-        triple: "aarch64-unknown-linux-musl",
-        debian: "arm64",
-    },
+const TARGETS: [(&str, &str); 2] = [
+    ("x86_64-unknown-linux-musl", "amd64"),
+    ("aarch64-unknown-linux-musl", "arm64"),
 ];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Target {
-    triple: &'static str,
-    debian: &'static str,
-}
 
 /// The request on the command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Asked {
     /// Only makes and checks the Debian package of this machine, of a build without optimisation
-    #[arg(long, conflicts_with = "targets")]
+    #[arg(long)]
     check: bool,
-    /// The targets; all if none are named
-    #[arg(value_parser = Target::parse)]
-    targets: Vec<Target>,
 }
 
 /// Runs `cargo xtask dist`.
 pub(crate) fn run(asked: &Asked) -> ExitCode {
-    stage::run("dist", RELEASE_LIMIT, |stage| match &asked.targets[..] {
-        _ if asked.check => check(stage),
-        [] => release(stage, &TARGETS),
-        targets => release(stage, targets),
-    })
+    let run = if asked.check { check } else { release };
+    stage::run("dist", RELEASE_LIMIT, run)
 }
 
-impl Target {
-    fn parse(triple: &str) -> Result<Self> {
-        let found = TARGETS.into_iter().find(|target| target.triple == triple);
-        found.with_context(|| format!("the targets are {}", TARGETS.map(|it| it.triple).join(", ")))
-    }
-}
-
-impl Target {
-    /// Returns the path of its package in that folder.
-    fn package(self, folder: &Path, version: &str) -> PathBuf {
-        folder.join(format!("{COMMAND}_{version}_{}.deb", self.debian))
-    }
-}
-
-/// Makes archives, packages and checksums for these targets.
-fn release(stage: &mut Stage, targets: &[Target]) -> Result<()> {
+/// Makes archives, packages and checksums for all targets.
+fn release(stage: &mut Stage) -> Result<()> {
     let folder = setup::target().join("dist");
     empty(&folder)?;
-    for target in targets {
-        let binary = build(stage, target.triple)?;
-        let laid_out = lay_out(stage, *target, &binary)?;
-        let name = name(&laid_out);
+    for (target, debian) in TARGETS {
+        let binary = build(stage, target)?;
+        let (name, laid_out) = lay_out(stage, target, &binary)?;
         let mut tar = setup::program("tar");
         // The same contents give the same archive, because all times are those of the last commit.
         tar.args(["--create", "--gzip", "--sort=name", "--owner=0"]);
         tar.args(["--group=0", "--numeric-owner", "--mode=go=rX,u+rw"]);
         tar.arg(format!("--mtime=@{}", time(stage)?));
         tar.arg("--file").arg(folder.join(format!("{name}.tar.gz")));
-        tar.arg("--directory")
-            .arg(laid_out.with_file_name(""))
-            .arg(name);
-        stage.output(&mut tar)?;
-        let package = target.package(&folder, &version()?);
-        debian::make(stage, (target.triple, "release"), &laid_out, &package)?;
-        if is_native(*target, &metadata::host(stage)?) {
+        tar.arg("--directory").arg(laid_out.with_file_name(""));
+        stage.output(tar.arg(name))?;
+        let package = package(&folder, debian)?;
+        debian::make(stage, (target, "release"), &laid_out, &package)?;
+        if is_native(target, &metadata::host(stage)?) {
             debian::check(stage, &package)?;
         }
     }
@@ -118,15 +83,20 @@ fn release(stage: &mut Stage, targets: &[Target]) -> Result<()> {
 fn check(stage: &mut Stage) -> Result<()> {
     let host = metadata::host(stage)?;
     let mut targets = TARGETS.into_iter();
-    let target = targets.find(|target| is_native(*target, &host));
-    let target = target.with_context(|| format!("there is no package for {host}"))?;
+    let target = targets.find(|(target, _)| is_native(target, &host));
+    let (target, debian) = target.with_context(|| format!("there is no package for {host}"))?;
     let binary = fixed::for_tests(stage)?;
     let folder = setup::target().join("dist-check");
     empty(&folder)?;
-    let laid_out = lay_out(stage, target, &binary)?;
-    let package = target.package(&folder, &version()?);
+    let (_, laid_out) = lay_out(stage, target, &binary)?;
+    let package = package(&folder, debian)?;
     debian::make(stage, (&host, "dev"), &laid_out, &package)?;
     debian::check(stage, &package)
+}
+
+/// Returns the path of a target's package in that folder.
+fn package(folder: &Path, debian: &str) -> Result<PathBuf> {
+    Ok(folder.join(format!("{COMMAND}_{}_{debian}.deb", version()?)))
 }
 
 fn version() -> Result<String> {
@@ -156,7 +126,7 @@ fn build(stage: &Stage, target: &str) -> Result<PathBuf> {
 
 /// Checks that the program is static and starts, and lays out the folder that becomes the archive: the program itself writes pages
 /// and completions.
-fn lay_out(stage: &mut Stage, target: Target, binary: &Path) -> Result<PathBuf> {
+fn lay_out(stage: &mut Stage, target: &str, binary: &Path) -> Result<(String, PathBuf)> {
     fixed::ensure_static(binary)?;
     let version = version()?;
     let said = stage.output(starter(stage, target, binary)?.arg("--version"))?;
@@ -169,7 +139,8 @@ fn lay_out(stage: &mut Stage, target: Target, binary: &Path) -> Result<PathBuf> 
     stage.pass(&format!("{} is static, and starts", binary.display()));
     // The folder is not beside the archives, because every file there belongs to a release.
     let parts = setup::target().join("dist-parts");
-    let folder = parts.join(format!("{COMMAND}-{version}-{}", target.triple));
+    let name = format!("{COMMAND}-{version}-{target}");
+    let folder = parts.join(&name);
     empty(&folder)?;
     fs::copy(binary, folder.join(COMMAND))?;
     for (from, to) in FILES {
@@ -184,15 +155,15 @@ fn lay_out(stage: &mut Stage, target: Target, binary: &Path) -> Result<PathBuf> 
         fs::create_dir_all(&to)?;
         fs::write(to.join(name), script)?;
     }
-    Ok(folder)
+    Ok((name, folder))
 }
 
 /// Returns a command that starts a target's program, in an emulator if this machine cannot.
-fn starter(stage: &Stage, target: Target, program: &Path) -> Result<Command> {
+fn starter(stage: &Stage, target: &str, program: &Path) -> Result<Command> {
     if is_native(target, &metadata::host(stage)?) {
         return Ok(setup::program(&program.to_string_lossy()));
     }
-    let name = format!("qemu-{}-static", processor(target.triple));
+    let name = format!("qemu-{}-static", processor(target));
     let emulator = match packages::find(&name) {
         Some(emulator) => emulator,
         None => packages::unpack(stage, "qemu-user-static", &format!("usr/bin/{name}"))?.file,
@@ -203,8 +174,8 @@ fn starter(stage: &Stage, target: Target, program: &Path) -> Result<Command> {
 }
 
 /// Returns true if this machine starts the target's programs without an emulator.
-fn is_native(target: Target, host: &str) -> bool {
-    processor(target.triple) == processor(host) && host.contains("-linux-")
+fn is_native(target: &str, host: &str) -> bool {
+    processor(target) == processor(host) && host.contains("-linux-")
 }
 
 fn processor(triple: &str) -> &str {
@@ -216,9 +187,4 @@ fn time(stage: &Stage) -> Result<String> {
     let mut log = setup::program("git");
     let time = stage.output(log.args(["log", "-1", "--format=%ct"]))?;
     Ok(time.trim().to_owned())
-}
-
-fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }

@@ -193,7 +193,7 @@ mod tests {
             ("test stack", "`cargo xtask verify`"),
             ("verify unit", "`cargo xtask test`"),
             ("verify api::locks::", "no stage"),
-            ("dist riscv64", "x86_64"),
+            ("dist riscv64", "riscv64"),
         ] {
             let words: Vec<_> = words.split_whitespace().collect();
             let refused = parse(&words).unwrap_err().to_string();

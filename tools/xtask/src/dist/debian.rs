@@ -99,21 +99,21 @@ fn installs(stage: &mut Stage, package: &Path) -> Result<()> {
     docker
         .arg("--volume")
         .arg(format!("{}:/dist:ro", folder.display()));
-    docker.args([bases::DEBIAN, "sh", "-ec", &script(package)]);
+    docker.args([bases::DEBIAN, "sh", "-ec", &script(package)?]);
     if stage.step(&mut docker)? {
         stage.pass("the package comes, starts, and goes without a trace");
     }
     Ok(())
 }
 
-fn script(package: &Path) -> String {
-    let name = super::name(package);
+fn script(package: &Path) -> Result<String> {
+    let name = package.file_name().context("a file")?.display();
     // The lists of dpkg itself, its log, and virtual file systems are ignored.
     let others = "-path /proc -o -path /sys -o -path /dev -o -path /dist -o -path /tmp -o -path /var/lib/dpkg \
                   -o -path /var/log";
     let list = format!("find / \\( {others} \\) -prune -o -print | sort");
     // The public image leaves pages out, unless dpkg is instructed otherwise.
-    format!(
+    Ok(format!(
         "{list} > /tmp/before
 dpkg --path-include='/usr/share/*' --install /dist/{name}
 eldest --version
@@ -125,5 +125,5 @@ dpkg --purge eldest
 {list} > /tmp/after
 diff /tmp/before /tmp/after
 if dpkg --status eldest 2> /dev/null; then exit 1; fi"
-    )
+    ))
 }
