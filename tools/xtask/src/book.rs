@@ -31,8 +31,7 @@ const API: &str = "API.md";
 /// mdBook's settings, and the file that they name.
 const SETTINGS: [&str; 2] = ["book.toml", "book.css"];
 /// Leaves only the text of links to files that the book does not have, for sed.
-const WITHOUT_OTHERS: &str =
-    r"s#\[([^]]*)\]\((\.\./)*(crates|deploy|examples|lab|LICENSE|src|tests|tools)[^)]*\)#\1#g";
+const WITHOUT_OTHERS: &str = r"s#\[([^]]*)\]\((\.\./)*((crates|deploy|examples|lab|src|tests|tools)(/[^)]*)?|LICENSE-[A-Z]+)\)#\1#g";
 
 /// Runs the command `docs`.
 pub(crate) fn run() -> Result<()> {
