@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::published::{CLI, PUBLISHED};
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{checks, setup, sources};
+use crate::{checks, setup};
 
 /// Runs the command `api`: writes the lists again.
 pub(crate) fn run() -> Result<()> {
@@ -36,7 +36,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
 
 /// Writes the lists into that folder, which has no others afterwards.
 fn write(folder: &Path) -> Result<()> {
-    sources::empty(folder)?;
+    setup::empty(folder)?;
     for package in PUBLISHED.into_iter().filter(|it| *it != CLI) {
         fs::write(folder.join(format!("{package}.txt")), list(package)?)?;
     }

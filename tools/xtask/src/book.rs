@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use crate::install::Tool;
 use crate::pages::{FRONT, GUIDE, SUMMARY};
 use crate::published::{CLI, PUBLISHED};
+use crate::setup;
 use crate::stage::{DEFAULT_LIMIT, Stage};
-use crate::{setup, sources};
 
 /// mdBook, without the features that serve a book while it is written.
 const MDBOOK: Tool = Tool {
@@ -41,7 +41,7 @@ pub(crate) fn run() -> Result<()> {
         setup::target().join("book-source"),
         setup::target().join("book"),
     );
-    sources::empty(&source)?;
+    setup::empty(&source)?;
     write(&stage, &source)?;
     // The tool adds itself to the book's settings, and its script beside them.
     let mut install = setup::program(&mermaid.to_string_lossy());
@@ -52,7 +52,7 @@ pub(crate) fn run() -> Result<()> {
     stage.output(command.arg(&book))?;
     // Otherwise the search would also find pages that other commands have written there.
     let documented = setup::target().join("doc");
-    sources::empty(&documented)?;
+    setup::empty(&documented)?;
     let mut document = setup::cargo(["doc", "--no-deps", "--lib", "--all-features"])?;
     let libraries = PUBLISHED.iter().filter(|it| **it != CLI);
     document.args(libraries.flat_map(|library| ["--package", library]));

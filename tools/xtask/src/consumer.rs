@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::published::{LIBRARY, PUBLISHED, TESTING};
 use crate::stage::Stage;
 use crate::together::OTHER_CRYPTOGRAPHY;
-use crate::{metadata, setup, sources};
+use crate::{metadata, setup};
 
 /// The most crates that a user of the library gets, ours among them. All but 19 are etcd-client's and what that needs.
 const ALLOWED: usize = 99;
@@ -77,7 +77,7 @@ fn package(stage: &mut Stage, version: &str) -> Result<String> {
     let mut lines = vec!["[patch.crates-io]".to_owned()];
     for package in PUBLISHED {
         let folder = packages.join(format!("{package}-{version}"));
-        sources::empty(&folder)?;
+        setup::empty(&folder)?;
         let file = packages.join(format!("{package}-{version}.crate"));
         let size = fs::metadata(&file)?.len().div_ceil(1024);
         if size > LARGEST {
@@ -99,7 +99,7 @@ fn package(stage: &mut Stage, version: &str) -> Result<String> {
 /// and with the options of the workspace's build, so that a dependency of both is built once.
 fn user(command: &str, name: &str, needs: &str, program: &str, patch: &str) -> Result<Command> {
     let folder: PathBuf = setup::target().join("consumer").join(name);
-    sources::empty(&folder.join("src"))?;
+    setup::empty(&folder.join("src"))?;
     let manifest = format!(
         "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n\n\
          [dependencies]\n{needs}\n{patch}\n[workspace]\n"

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::fixed::{self, COMMAND, PROFILE, RELEASE_LIMIT};
 use crate::published::CLI;
-use crate::sources::empty;
+use crate::setup::empty;
 use crate::stage::{self, Stage};
 use crate::{install, metadata, packages, setup, together};
 

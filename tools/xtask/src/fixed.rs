@@ -1,8 +1,6 @@
 //! Builds statically linked programs, which need no library at run time.
 
-use std::collections::hash_map::DefaultHasher;
 use std::fs;
-use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -64,12 +62,10 @@ fn build(stage: &Stage, what: &[&str]) -> Result<PathBuf> {
 }
 
 /// Returns a short fingerprint of the programs' contents.
-pub(crate) fn fingerprint(binaries: &[PathBuf]) -> Result<String> {
-    let mut hasher = DefaultHasher::new();
-    for binary in binaries {
-        hasher.write(&fs::read(binary)?);
-    }
-    Ok(format!("{:016x}", hasher.finish()))
+pub(crate) fn fingerprint(stage: &Stage, binaries: &[PathBuf]) -> Result<String> {
+    let mut sums = setup::program("sh");
+    sums.args(["-c", "cat \"$@\" | sha256sum | cut -c 1-16", "sums"]);
+    Ok(stage.output(sums.args(binaries))?.trim().to_owned())
 }
 
 /// Checks that a program needs no loader, which would look for libraries. `ldd` fails for programs of other machines, which start

@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use crate::fixed::RELEASE_LIMIT;
 use crate::packages::Unpacked;
 use crate::stage::{self, Stage};
-use crate::{docker, setup, sources, together};
+use crate::{docker, setup, together};
 
 /// The label of every image made here. Its value names the contents. An image without it was pulled, or belongs to
 /// someone else.
@@ -95,7 +95,7 @@ impl Image<'_> {
             return Ok(());
         }
         let root = setup::target().join("image");
-        sources::empty(&root)?;
+        setup::empty(&root)?;
         lay_out(&root)?;
         let archive = root.with_extension("tar");
         let mut tar = setup::program("tar");

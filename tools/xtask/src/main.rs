@@ -29,7 +29,6 @@ mod runbooks;
 mod settled;
 mod setup;
 mod simulate;
-mod sources;
 mod stage;
 mod stages;
 mod suites;

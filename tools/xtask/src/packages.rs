@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::setup;
 use crate::stage::Stage;
-use crate::{setup, sources};
 
 /// Debian's own keys, of every release.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -110,7 +110,7 @@ fn unpack_in(
         ensure!(find(program).is_some(), "there is no {program} here");
     }
     // Removes the rest of an interrupted download.
-    sources::empty(folder)?;
+    setup::empty(folder)?;
     download()?;
     let unpacked = folder.join("unpacked");
     let mut unpack = setup::program("sh");
@@ -151,7 +151,7 @@ fn with_lists(stage: &Stage, apt: &mut Command) -> Result<String> {
     stage.output(apt)
 }
 
-/// Returns an apt-get with sources, lists and cache of its own: one release, from this machine's mirror.
+/// Returns an apt-get with lists and cache of its own: one release, from this machine's mirror.
 fn apt_of(stage: &Stage, suite: &str, folder: &Path) -> Result<Command> {
     let mirror = mirror(stage)?;
     for part in ["lists/partial", "cache/archives/partial"] {

@@ -1,9 +1,9 @@
 //! Locates the workspace, and prepares cargo commands with the protoc that the build needs.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
+use std::{env, fs};
 
 use anyhow::{Context, Result};
 
@@ -25,6 +25,15 @@ pub(crate) fn root() -> &'static Path {
 /// Returns the folder for temporary results.
 pub(crate) fn target() -> std::path::PathBuf {
     root().join("target")
+}
+
+/// Makes an empty folder.
+pub(crate) fn empty(folder: &Path) -> Result<()> {
+    let shown = || format!("emptying {}", folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(shown)?;
+    }
+    fs::create_dir_all(folder).with_context(shown)
 }
 
 /// Returns a command for a program that starts in the workspace's folder.

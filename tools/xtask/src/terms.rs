@@ -1,4 +1,4 @@
-//! Holds the project's terms, one for each thing, and refuses their synonyms in sources, pages, help texts and field names.
+//! Holds the project's terms, one for each thing, and refuses their synonyms in pages, help texts and field names.
 
 use anyhow::{Context, Result, ensure};
 

@@ -9,7 +9,7 @@ use crate::images::bases;
 use crate::install::Tool;
 use crate::published::CLI;
 use crate::stage::Stage;
-use crate::{docker, packages, setup, sources};
+use crate::{docker, packages, setup};
 
 /// The tool runs for a second; this profile saves minutes of building.
 const TOOL: Tool = Tool {
@@ -39,7 +39,7 @@ pub(super) fn make(
     package: &Path,
 ) -> Result<()> {
     let written = setup::root().join(WRITTEN);
-    sources::empty(&written)?;
+    setup::empty(&written)?;
     for part in ["man", "completions"] {
         let mut copy = setup::program("cp");
         stage.output(copy.arg("--recursive").arg(from.join(part)).arg(&written))?;
@@ -68,7 +68,7 @@ pub(super) fn check(stage: &mut Stage, package: &Path) -> Result<()> {
 /// Checks that systemd finds no fault in the units.
 fn units(stage: &mut Stage, package: &Path) -> Result<()> {
     let root = package.with_extension("unpacked");
-    sources::empty(&root)?;
+    setup::empty(&root)?;
     let mut unpack = setup::program("dpkg-deb");
     stage.output(unpack.arg("--extract").args([package, &root]))?;
     // Only the folder of the package is checked, so the programs of the units must be in it.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::Image;
 use crate::stage::Stage;
-use crate::{packages, setup, sources};
+use crate::{packages, setup};
 
 /// The base image for running.
 pub(crate) const DEBIAN: &str = "debian:bookworm-slim";
@@ -68,7 +68,7 @@ fn lay_out(stage: &mut Stage, packages: &str, hooks: &[&str]) -> Result<PathBuf>
     let mirror = packages::mirror(stage)?;
     stage.say(&format!("laying out Debian {SUITE} from {mirror}"));
     let folder = setup::target().join("debian-base");
-    sources::empty(&folder)?;
+    setup::empty(&folder)?;
     let archive = folder.with_extension("tar");
     let mut mmdebstrap = setup::program("unshare");
     mmdebstrap.env("TMPDIR", &folder);

@@ -25,7 +25,7 @@ pub(super) fn make(stage: &Stage) -> Result<()> {
         made_of: &format!(
             "{} {}, recipe {RECIPE}",
             fixed::COMMAND,
-            fixed::fingerprint(std::slice::from_ref(&binary))?
+            fixed::fingerprint(stage, std::slice::from_ref(&binary))?
         ),
         settings: &SETTINGS,
     };

@@ -30,7 +30,7 @@ pub(crate) fn make(stage: &Stage, built: &Built) -> Result<()> {
         made_of: &format!(
             "{} {}, recipe {RECIPE}",
             PROGRAMS.join(", "),
-            fixed::fingerprint(&binaries)?
+            fixed::fingerprint(stage, &binaries)?
         ),
         settings: &[
             "ENTRYPOINT [\"/usr/local/bin/eldest-node\"]",
