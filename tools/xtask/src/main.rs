@@ -46,15 +46,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use stages::Tier;
-
 /// The project's own commands. Nothing needs to be installed but Rust: protoc and etcd come from crates.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask",
-    disable_help_subcommand = true,
-    max_term_width = 120
-)]
+#[command(name = "cargo xtask", max_term_width = 120)]
 enum Command {
     /// Build the demo and run it
     #[command(disable_help_flag = true)]
@@ -96,8 +90,6 @@ enum Command {
     Release(Passed),
     /// Build the command `eldest` so that it runs on any Linux
     Static,
-    /// Show this text
-    Help,
 }
 
 /// Arguments that another program reads.
@@ -153,10 +145,6 @@ fn run(command: Command, args: &[String]) -> Result<ExitCode> {
         Command::Publish(asked) => publish::run(&asked),
         Command::Release(Passed { args }) => publish::release(&args),
         Command::Static => Ok(fixed::run()),
-        Command::Help => Ok(Command::command()
-            .after_help(help())
-            .print_help()
-            .map(done)?),
     }
 }
 
@@ -174,8 +162,8 @@ The exit code is 0 if no test and no stage failed.
 
 To use plain cargo, set PROTOC and PROTOC_INCLUDE, or install protobuf-compiler and libprotobuf-dev.
 A PROTOC that is set already is left alone.",
-        stages::describe(Tier::Test),
-        stages::describe(Tier::Verify),
+        stages::describe(stages::TEST),
+        stages::describe(stages::VERIFY),
         stage::DEFAULT_LIMIT.as_secs() / 60,
     )
 }
@@ -189,8 +177,8 @@ mod tests {
         for (words, part) in [
             ("nope", "nope"),
             ("test build nope", "nope"),
-            ("test stack", "`cargo xtask verify`"),
-            ("verify unit", "`cargo xtask test`"),
+            ("test stack", "no stage `stack`"),
+            ("verify unit", "no stage `unit`"),
             ("verify api::locks::", "no stage"),
             ("dist riscv64", "riscv64"),
         ] {

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use crate::process;
 use crate::stage::{DEFAULT_LIMIT, Report, Stage, Tally};
-use crate::stages::{self, CHECK, Entry, Tier, Way};
+use crate::stages::{self, CHECK, Entry, TEST, Way};
 use crate::suites;
 
 /// The request on the command line.
@@ -49,7 +49,7 @@ impl Name {
         if name.contains("::") {
             return Ok(Self::Tests(name.to_owned()));
         }
-        stages::named(Tier::Test, name).map(Self::Stage)
+        stages::named(TEST, name).map(Self::Stage)
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
         return Ok(finish(&[report]));
     }
     let wanted = |entry: &&Entry| named.is_empty() || named.contains(&entry.name);
-    let entries = stages::of(Tier::Test).filter(wanted);
+    let entries = TEST.iter().filter(wanted);
     Ok(finish(&run_all(entries, asked.limit.get())))
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 
 use crate::setup;
-use crate::stages::{self, Entry, Tier};
+use crate::stages::{self, Entry, VERIFY};
 use crate::test::{self, StageLimit};
 
 /// The request on the command line.
@@ -16,7 +16,7 @@ pub(crate) struct Asked {
     #[arg(long)]
     again: bool,
     /// The stages; all if none are named
-    #[arg(value_parser = |name: &str| stages::named(Tier::Verify, name))]
+    #[arg(value_parser = |name: &str| stages::named(VERIFY, name))]
     stages: Vec<&'static str>,
     #[command(flatten)]
     limit: StageLimit,
@@ -36,7 +36,7 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
         }
         wanted && !green
     };
-    let due: Vec<&Entry> = stages::of(Tier::Verify).filter(is_due).collect();
+    let due: Vec<&Entry> = VERIFY.iter().filter(is_due).collect();
     // The stages run one at a time, so that each result is kept even if a later stage never ends.
     let mut reports = Vec::new();
     for entry in due {
