@@ -16,41 +16,19 @@ use crate::suites;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Asked {
     /// Stages, or tests by the beginnings of their names
-    #[arg(value_parser = Name::parse)]
-    names: Vec<Name>,
-    #[command(flatten)]
-    limit: StageLimit,
-}
-
-/// The time without progress after which a stage is killed.
-#[derive(Debug, clap::Args)]
-pub(crate) struct StageLimit {
+    #[arg(value_parser = checked)]
+    names: Vec<String>,
     /// The seconds without progress after which a stage is killed
-    #[arg(long = "limit", value_name = "SECONDS", default_value_t = DEFAULT_LIMIT.as_secs())]
-    seconds: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_LIMIT.as_secs())]
+    limit: u64,
 }
 
-impl StageLimit {
-    pub(crate) fn get(&self) -> Duration {
-        Duration::from_secs(self.seconds)
+/// Refuses a name without `::` that is not a stage's.
+fn checked(name: &str) -> Result<String> {
+    if !name.contains("::") {
+        stages::named(TEST, name)?;
     }
-}
-
-/// A name on the command line.
-#[derive(Debug, Clone)]
-enum Name {
-    Stage(&'static str),
-    /// The beginning of the names of tests, whichever stage runs them.
-    Tests(String),
-}
-
-impl Name {
-    fn parse(name: &str) -> Result<Self> {
-        if name.contains("::") {
-            return Ok(Self::Tests(name.to_owned()));
-        }
-        stages::named(TEST, name).map(Self::Stage)
-    }
+    Ok(name.to_owned())
 }
 
 /// Runs `cargo xtask check`.
@@ -60,19 +38,15 @@ pub(crate) fn check() -> ExitCode {
 
 /// Runs `cargo xtask test`.
 pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
-    let (mut named, mut tests) = (Vec::new(), Vec::new());
-    for name in &asked.names {
-        match name {
-            Name::Stage(stage) => named.push(*stage),
-            Name::Tests(beginning) => tests.push(beginning.as_str()),
-        }
-    }
+    let names = asked.names.iter().map(String::as_str);
+    let (tests, named): (Vec<&str>, Vec<&str>) = names.partition(|name| name.contains("::"));
+    let limit = Duration::from_secs(asked.limit);
     ensure!(
         named.is_empty() || tests.is_empty(),
         "either stages or tests can be named"
     );
     if !tests.is_empty() {
-        let mut stage = Stage::start("named", asked.limit.get());
+        let mut stage = Stage::start("named", limit);
         let result = suites::named(&mut stage, &tests);
         let mut report = stage.finish(result);
         report.retry();
@@ -80,7 +54,7 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     }
     let wanted = |entry: &&Entry| named.is_empty() || named.contains(&entry.name);
     let entries = TEST.iter().filter(wanted);
-    Ok(finish(&run_all(entries, asked.limit.get())))
+    Ok(finish(&run_all(entries, limit)))
 }
 
 fn run_one(entry: &Entry, limit: Duration) -> Report {
