@@ -3,6 +3,7 @@
 //! The stage `source` has checked every link of the pages. The book has the pages at their places in the repository, so that links
 //! between them stay as they are; it names what else they link to.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -96,7 +97,8 @@ fn write(stage: &Stage, folder: &Path) -> Result<()> {
     for file in front.iter().filter(|file| **file != "README.md") {
         let text = fs::read_to_string(pages.join(file))?;
         let title = text.lines().next().unwrap_or_default();
-        summary += &format!("- [{}]({file})\n", title.trim_start_matches("# "));
+        let title = title.trim_start_matches("# ");
+        writeln!(summary, "- [{title}]({file})")?;
     }
     Ok(fs::write(pages.join("SUMMARY.md"), summary)?)
 }

@@ -90,7 +90,7 @@ fn package(stage: &mut Stage, version: &str) -> Result<String> {
             .iter()
             .filter(|needed| !folder.join(needed).is_file());
         lacks.for_each(|needed| stage.fail(format!("{package} lacks {needed}")));
-        lines.push(format!("{package} = {{ path = {folder:?} }}"));
+        lines.push(format!("{package} = {{ path = \"{}\" }}", folder.display()));
     }
     Ok(lines.join("\n"))
 }

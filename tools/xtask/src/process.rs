@@ -237,7 +237,7 @@ mod tests {
         let mut lines = Vec::new();
         let is_over = || started.elapsed() >= limit;
         let end = run(&mut command, false, is_over, |line| {
-            lines.push(line.to_owned())
+            lines.push(line.to_owned());
         });
         assert!(matches!(end.unwrap(), End::TimedOut));
         await_end_of(&lines[0]);

@@ -32,7 +32,7 @@ pub(crate) fn stage(stage: &mut Stage) -> Result<()> {
     let functions = grep(stage, "fn [a-z0-9_]+\\(", &["*.rs"])?;
     let functions: BTreeSet<&str> = functions
         .lines()
-        .filter_map(|line| Some(line.trim().strip_prefix("fn ")?.strip_suffix('(')?))
+        .filter_map(|line| line.trim().strip_prefix("fn ")?.strip_suffix('('))
         .collect();
     for page in PROOFS {
         let text = read(page)?;

@@ -38,8 +38,8 @@ pub(crate) fn check() -> ExitCode {
 
 /// Runs `cargo xtask test`.
 pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
-    let names = asked.names.iter().map(String::as_str);
-    let (tests, named): (Vec<&str>, Vec<&str>) = names.partition(|name| name.contains("::"));
+    let given = asked.names.iter().map(String::as_str);
+    let (tests, named): (Vec<&str>, Vec<&str>) = given.partition(|name| name.contains("::"));
     let limit = Duration::from_secs(asked.limit);
     ensure!(
         named.is_empty() || tests.is_empty(),

@@ -2,7 +2,7 @@
 //! `HAProxy`, promtool and Chromium, tests/faults `HAProxy`, lab/long/tests/restore etcdutl, those of examples/fencing `PostgreSQL`,
 //! tests/interop etcdctl.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::setup;
+use crate::stage::DEFAULT_LIMIT;
 use crate::stages::{self, Entry, VERIFY};
-use crate::test::{self, StageLimit};
+use crate::{setup, test};
 
 /// The request on the command line.
 #[derive(Debug, clap::Args)]
@@ -18,13 +19,15 @@ pub(crate) struct Asked {
     /// The stages; all if none are named
     #[arg(value_parser = |name: &str| stages::named(VERIFY, name))]
     stages: Vec<&'static str>,
-    #[command(flatten)]
-    limit: StageLimit,
+    /// The seconds without progress after which a stage is killed
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_LIMIT.as_secs())]
+    limit: u64,
 }
 
 /// Runs `cargo xtask verify`. A file of each green stage has git's name of the sources that the stage has seen.
 pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     let tree = self::tree()?;
+    let limit = Duration::from_secs(asked.limit);
     let folder = setup::target().join("verify");
     fs::create_dir_all(&folder)?;
     let is_due = |entry: &&Entry| {
@@ -42,7 +45,7 @@ pub(crate) fn run(asked: &Asked) -> Result<ExitCode> {
     for entry in due {
         let file = folder.join(entry.name);
         fs::write(&file, "")?;
-        let ended = test::run_all([entry].into_iter(), asked.limit.get());
+        let ended = test::run_all([entry].into_iter(), limit);
         // If the sources changed during the run, it is unknown which of them the tests have seen.
         let is_green = ["passed", "flaky"].contains(&ended[0].result());
         if is_green && self::tree()? == tree {

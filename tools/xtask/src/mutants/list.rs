@@ -2,6 +2,7 @@
 //! that noticed each at its last run, in `tools/sim/noticed.toml`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
@@ -114,7 +115,7 @@ impl Results {
         for (name, noticed) in &self.core {
             let mut row = String::new();
             noticed.serialize(ValueSerializer::new(&mut row))?;
-            text += &format!("{name} = {row}\n");
+            writeln!(text, "{name} = {row}")?;
         }
         Ok(text)
     }
