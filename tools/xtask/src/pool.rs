@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fs;
 use std::num::NonZero;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 
 use crate::case::{Case, Failed};
+use crate::process::BESIDE;
 use crate::stage::Stage;
 
 /// The fewest concurrent tests for each processor, however busy it is: at any time most of them wait for a deadline.
@@ -22,9 +24,10 @@ const MOST: usize = 32;
 /// How often the load is measured. A fixed number of tests overloads the machine while many begin, which delays renewals, and leaves
 /// it idle while many wait.
 const PERIOD: Duration = Duration::from_millis(500);
-/// The number of threads for each processor that run or wait for it, up to which another test starts, and above which one less runs.
-const IDLE: usize = 2;
-const OVERLOADED: usize = 4;
+/// The number of threads for each processor that run or wait for it, without those of stages beside this one, up to which another
+/// test starts, and above which one less runs.
+const IDLE: usize = 1;
+const OVERLOADED: usize = 2;
 /// The group whose tests have six containers or more, whose processes the engine starts.
 const CONTAINERS: &str = "containers";
 const CONTAINERS_AT_ONCE: usize = 2;
@@ -98,7 +101,9 @@ fn all(stage: &Stage, cases: Vec<Case>, per_processor: usize) -> Vec<Ended> {
             }
             if measured.elapsed() >= PERIOD {
                 measured = Instant::now();
-                let busy = runnable().unwrap_or(usize::MAX);
+                // A stage beside this one has a thread for each processor, at a lower priority.
+                let others = 1 + processors * BESIDE.load(Ordering::Relaxed).min(1);
+                let busy = runnable().unwrap_or(usize::MAX).saturating_sub(others);
                 if busy <= IDLE * processors && running >= room {
                     room = MOST.min(room + 1);
                 } else if busy > OVERLOADED * processors {

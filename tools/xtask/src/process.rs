@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, PipeReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,15 +96,22 @@ pub(crate) fn run(
     }
 }
 
-/// Gives this thread, and so all that it starts, a lower priority: low enough not to delay the tests beside it, which lead by real
-/// time, and high enough to go on while others use this machine.
-pub(crate) fn yield_to_others() {
+/// The number of threads with a lower priority.
+pub(crate) static BESIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs the body in this thread, and so all that it starts, at a lower priority: low enough not to delay the tests beside it, which lead
+/// by real time, and high enough to go on while others use this machine.
+pub(crate) fn beside<T>(body: impl FnOnce() -> T) -> T {
     let thread = fs::read_link("/proc/thread-self").unwrap_or_default();
     let mut renice = Command::new("sh");
     renice.args(["-c", "renice -n $(($(nice) + 7)) -p \"$1\"", "yield"]);
     renice.arg(thread.file_name().unwrap_or_default());
-    // Systems other than Linux have no such file. There, the stage has the priority of the others.
+    // Systems other than Linux have no such file. There, the body has the priority of the others.
     let _ = renice.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    BESIDE.fetch_add(1, Ordering::Relaxed);
+    let result = body();
+    BESIDE.fetch_sub(1, Ordering::Relaxed);
+    result
 }
 
 /// Sets and removes the variables in `other` that `command` sets and removes.
@@ -222,10 +230,7 @@ mod tests {
                 .parse::<i32>()
                 .unwrap()
         };
-        let yielding = std::thread::spawn(move || {
-            super::yield_to_others();
-            nice()
-        });
+        let yielding = std::thread::spawn(move || super::beside(nice));
         assert!(yielding.join().unwrap() > nice().min(18));
     }
 

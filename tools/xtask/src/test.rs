@@ -85,11 +85,8 @@ pub(crate) fn run_all(
             continue;
         }
         if matches!(entry.way, Way::Beside | Way::BesideUntil(_)) {
-            let thread = thread::spawn(move || {
-                process::yield_to_others();
-                run_one(entry, limit)
-            });
-            beside.push((entry, thread));
+            let run = move || process::beside(|| run_one(entry, limit));
+            beside.push((entry, thread::spawn(run)));
             continue;
         }
         let report = run_one(entry, limit);
