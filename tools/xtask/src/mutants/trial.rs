@@ -23,7 +23,7 @@ use crate::{setup, together};
 const ROOT: &str = "crates/eldest-core/src/lib.rs";
 /// The time limit of a build, after which it counts as hanging.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// The time limit of a run, after which it counts as endless. The longest takes a tenth of it.
+/// The time limit of a run, after which it counts as endless.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The kilobytes that a mutant may use: one that repeats a step for ever must not use up all memory.
 const MEMORY: &str = "4000000";
