@@ -6,6 +6,8 @@ use std::sync::Arc;
 use eldest_core::action::{Class, RequestError};
 use eldest_core::reason::EndReason;
 use eldest_core::version::InvalidVersion;
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+use eldest_etcd::InvalidTls;
 
 /// Any error of the user's own work.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -254,6 +256,13 @@ fn kind_of(class: Class) -> ErrorKind {
 
 impl From<InvalidVersion> for Error {
     fn from(invalid: InvalidVersion) -> Self {
+        Self::new(ErrorKind::InvalidInput, invalid.to_string())
+    }
+}
+
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+impl From<InvalidTls> for Error {
+    fn from(invalid: InvalidTls) -> Self {
         Self::new(ErrorKind::InvalidInput, invalid.to_string())
     }
 }

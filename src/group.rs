@@ -8,11 +8,11 @@ use tokio::sync::watch;
 use crate::election::{Candidate, Opening};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Observer;
-use crate::runtime::timeout;
 use crate::session::{Handle, Session, Use, check_name};
 use crate::state::{Announcement, Roster, Status};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
+use eldest_etcd::runtime::timeout;
 
 /// A group of nodes that announce themselves. Its members have no order and no leader.
 ///

@@ -11,7 +11,6 @@ use std::time::Duration;
 use crate::driver::Command;
 pub use crate::election::{Pause, spawn};
 use crate::error::Result;
-pub use crate::runtime::{Env, SharedEnv, System, timeout};
 use crate::session::SessionShared;
 use crate::state::Backlog;
 pub use crate::state::{
@@ -23,6 +22,7 @@ use crate::{
 };
 use eldest_core::kv::{LOCK, Reach, is_elected};
 use eldest_core::time::Time;
+pub use eldest_etcd::runtime::{Env, SharedEnv, System, timeout};
 use tokio::sync::watch;
 
 /// The session that a handle belongs to.

@@ -192,7 +192,6 @@ mod capture;
 mod driver;
 mod election;
 mod error;
-mod etcd;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
@@ -208,7 +207,6 @@ mod observe;
 #[doc(hidden)]
 pub mod operator;
 mod partitions;
-mod runtime;
 mod schedule;
 mod session;
 mod state;
@@ -217,17 +215,17 @@ mod util;
 pub use eldest_core::candidate::WatchScope;
 pub use eldest_core::reason::{EndReason, LostReason};
 pub use eldest_core::version::{InvalidVersion, Version};
+pub use eldest_etcd::{
+    Comparison, Condition, Credentials, Endpoint, EndpointReason, EndpointStatus, Fence, KeyValue,
+    Op, OpResult, TxnOutcome,
+};
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+pub use eldest_etcd::{InvalidTls, TlsOptions};
 pub use election::{
     Candidate, Checkpoint, Election, Following, Heartbeats, Leadership, OnError, OnOverrun,
     RunHandle, Runner, Shutdown, StepDown, Work, shutdown_signal,
 };
 pub use error::{BoxError, Error, ErrorKind, Result};
-#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-pub use etcd::TlsOptions;
-pub use etcd::{
-    Comparison, Condition, Credentials, Endpoint, EndpointReason, EndpointStatus, Fence, KeyValue,
-    Op, OpResult, TxnOutcome,
-};
 pub use group::{Group, GroupMembership};
 pub use lock::{Lock, LockGuard, LockSet, LockSetGuard, Permit, Semaphore};
 pub use observe::{
@@ -248,8 +246,8 @@ pub use tokio_util::sync::CancellationToken;
 /// Lets the unchanged library run in simulated time. Not covered by semver.
 #[doc(hidden)]
 pub mod sim {
-    pub use crate::runtime::{Env, Scripted, Service, Watched};
     pub use eldest_core::time::Time;
+    pub use eldest_etcd::runtime::{Env, Scripted, Service, Watched};
 }
 
 #[cfg(doctest)]

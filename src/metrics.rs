@@ -76,7 +76,7 @@ pub fn describe() {
         "1 while the data centre is evacuated, as the session sees it, else 0."
     );
     describe_challenges();
-    describe_endpoints();
+    eldest_etcd::describe_metrics();
 }
 
 /// Describes the metrics of challenges, as [`describe`] does.
@@ -90,33 +90,6 @@ fn describe_challenges() {
     describe_gauge!(
         "eldest_challenges_silent",
         "Sessions ahead of this one that give no sign of life."
-    );
-}
-
-/// Describes the metrics of endpoints, as [`describe`] does.
-#[cfg(feature = "metrics")]
-fn describe_endpoints() {
-    use ::metrics::{Unit, describe_counter, describe_gauge};
-    describe_counter!(
-        "eldest_endpoint_switches_total",
-        "Changes to another endpoint, by lane: lease (renewals), observers or data (everything else)."
-    );
-    describe_gauge!(
-        "eldest_endpoint_used",
-        "1 for the endpoint that a lane uses, else 0."
-    );
-    describe_gauge!(
-        "eldest_endpoint_round_trip_seconds",
-        Unit::Seconds,
-        "Round trip to the endpoint when it was last probed, in seconds."
-    );
-    describe_counter!(
-        "eldest_endpoint_probes_total",
-        "Probes of endpoints, by outcome: answered or failed."
-    );
-    describe_counter!(
-        "eldest_endpoint_lookups_total",
-        "Lookups of endpoints, by source (dns, srv or members) and outcome (answered or failed)."
     );
 }
 
@@ -295,39 +268,6 @@ mod recorders {
     pub(crate) fn agent_refused() {
         counter!("eldest_agent_refusals_total").increment(1);
     }
-
-    pub(crate) fn endpoint_switched(lane: &'static str) {
-        counter!("eldest_endpoint_switches_total", "lane" => lane).increment(1);
-    }
-
-    pub(crate) fn endpoint_used(identity: &str, endpoint: &str, lane: &'static str, uses: bool) {
-        gauge!(
-            "eldest_endpoint_used",
-            "identity" => identity.to_owned(), "endpoint" => endpoint.to_owned(), "lane" => lane
-        )
-        .set(if uses { 1.0 } else { 0.0 });
-    }
-
-    pub(crate) fn round_trip(identity: &str, endpoint: &str, round_trip: Duration) {
-        gauge!(
-            "eldest_endpoint_round_trip_seconds",
-            "identity" => identity.to_owned(), "endpoint" => endpoint.to_owned()
-        )
-        .set(round_trip.as_secs_f64());
-    }
-
-    pub(crate) fn endpoint_probed(identity: &str, outcome: &'static str) {
-        counter!("eldest_endpoint_probes_total", "identity" => identity.to_owned(), "outcome" => outcome)
-            .increment(1);
-    }
-
-    pub(crate) fn endpoints_looked_up(identity: &str, source: &'static str, outcome: &'static str) {
-        counter!(
-            "eldest_endpoint_lookups_total",
-            "identity" => identity.to_owned(), "source" => source, "outcome" => outcome
-        )
-        .increment(1);
-    }
 }
 
 #[cfg(not(feature = "metrics"))]
@@ -354,11 +294,6 @@ mod recorders {
     pub(crate) fn agent_released(_: &'static str) {}
     pub(crate) fn agent_took(_: Duration) {}
     pub(crate) fn agent_refused() {}
-    pub(crate) fn endpoint_switched(_: &'static str) {}
-    pub(crate) fn endpoint_used(_: &str, _: &str, _: &'static str, _: bool) {}
-    pub(crate) fn round_trip(_: &str, _: &str, _: Duration) {}
-    pub(crate) fn endpoint_probed(_: &str, _: &'static str) {}
-    pub(crate) fn endpoints_looked_up(_: &str, _: &'static str, _: &'static str) {}
 }
 
 pub(crate) use recorders::*;

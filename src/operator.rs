@@ -16,17 +16,17 @@ use std::time::Duration;
 
 use crate::election::{Checkpoint, key_of_leader, prefix_of_partitions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Comparison, Condition, Lane, Op, Pool};
-pub use crate::etcd::{
-    EtcdMember, EtcdMemberStatus, PING_EVERY, PING_REMEDY, Permissions, preferred,
-};
-use crate::runtime::{SharedEnv, System};
 pub use crate::session::LOST_PACKET;
 use crate::session::{Session, SessionOptions, Settings, check_name};
 use crate::state::{Member, announced, say_the_same};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Reach;
 use eldest_core::time::Time;
+use eldest_etcd::runtime::{SharedEnv, System};
+use eldest_etcd::{Comparison, Condition, Lane, Op, Pool};
+pub use eldest_etcd::{
+    EtcdMember, EtcdMemberStatus, PING_EVERY, PING_REMEDY, Permissions, preferred,
+};
 
 /// Deletes the key of any candidate, holder or blocker, if it still is exactly the key that was seen; another key of
 /// the same path stays. Returns `true` if the key existed until now.

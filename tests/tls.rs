@@ -132,7 +132,7 @@ async fn looked_up_address_must_present_the_certificate_of_its_host() -> Result 
 /// Checks that each is refused with the name of its file, and with the rule that it breaks, before anything is sent.
 async fn named(sealed: &TlsEtcd, rows: &[(TlsOptions, [&str; 2])]) {
     for (files, parts) in rows {
-        let checked = files.check().expect_err("it cannot be used");
+        let checked = Error::from(files.check().expect_err("it cannot be used"));
         assert_eq!(checked.kind(), ErrorKind::InvalidInput);
         for part in parts {
             assert!(checked.to_string().contains(part), "{checked}");

@@ -8,9 +8,9 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
 use super::event::{BatchAnswer, Event};
-use crate::etcd::{Pool, Registered};
 use eldest_core::action::{Answer, Ask, Join, RequestError};
 use eldest_core::batcher::Batch;
+use eldest_etcd::{Pool, Registered};
 
 /// Sends a batch. Its answers come as events, each as soon as it is complete, so an election with many candidates to
 /// read delays no other answer.
@@ -120,8 +120,8 @@ mod tests {
     /// The second election has more candidates than the transaction reads of each.
     #[tokio::test]
     async fn an_election_with_many_candidates_holds_up_no_other_answer() {
-        use crate::etcd::Access;
-        use crate::runtime::System;
+        use eldest_etcd::Access;
+        use eldest_etcd::runtime::System;
 
         let etcd = eldest_testing::Etcd::start().await.expect("etcd");
         let mut client = etcd.client().await;
@@ -131,9 +131,9 @@ mod tests {
         }
         let env = Arc::new(System::new().expect("in a runtime"));
         let endpoints = vec![etcd.endpoint()];
-        let access = Access::from(etcd_client::ConnectOptions::new());
         let limit = std::time::Duration::from_secs(5);
-        let pool = Arc::new(Pool::new(env, &endpoints, access, limit).expect("an endpoint"));
+        let pool =
+            Arc::new(Pool::new(env, &endpoints, Access::default(), limit).expect("an endpoint"));
         let lease = pool.grant(60).await.expect("a lease").id;
         let mut batcher = Batcher::new(limit);
         for (request, election) in (1..).zip(["small", "big", "tiny"]) {

@@ -9,9 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::announcing::{Announcing, Said};
 use super::spans::{self, Campaign, Whose};
 use crate::error::{Error, Result};
-use crate::etcd::Pool;
 use crate::metrics;
-use crate::runtime::SharedEnv;
 use crate::state::{LocalStatusWriter, Status, Term, TermDeadline, TermState};
 use crate::util::{LazyWatch, LazyWatchSender};
 use eldest_core::action::{RequestError, SlotId, TermId};
@@ -19,6 +17,8 @@ use eldest_core::partitions::partition_key;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::version::Version;
+use eldest_etcd::Pool;
+use eldest_etcd::runtime::SharedEnv;
 
 /// Logs an event of a candidate: at the level of news for an election, as a detail for a lock.
 macro_rules! log_event {

@@ -1,9 +1,9 @@
 //! Says what happened outside of the driver: answers of etcd, messages of its streams.
 
 use super::watches::Message;
-use crate::etcd::KeepAlive;
 use eldest_core::action::{Answer, RequestId};
 use eldest_core::batcher::{Kind, Outcome};
+use eldest_etcd::KeepAlive;
 
 /// An event outside of the driver.
 pub(crate) enum Event {

@@ -12,10 +12,10 @@ use super::Command;
 use super::event::Event;
 use super::io::Io;
 use crate::error::{Error, Result};
-use crate::etcd::{Lane, Pool};
-use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 use eldest_core::turns::{IN_ONE_TURN, Source, Turns};
+use eldest_etcd::runtime::SharedEnv;
+use eldest_etcd::{Lane, Pool};
 
 /// Calls that may wait for the driver at once. Further callers wait until the driver has taken some of them.
 const CALLS: usize = 1024;
@@ -300,14 +300,13 @@ impl<C> Inbox<C> {
 mod tests {
     use std::time::Duration;
 
-    use etcd_client::ConnectOptions;
     use futures::FutureExt;
     use tokio::task::unconstrained;
 
     use super::*;
-    use crate::etcd::Access;
-    use crate::runtime::System;
     use eldest_core::action::Answer;
+    use eldest_etcd::Access;
+    use eldest_etcd::runtime::System;
 
     struct Stage {
         env: SharedEnv,
@@ -324,12 +323,7 @@ mod tests {
             let (commands, received) = Commands::channel();
             let endpoints = vec!["http://127.0.0.1:1".to_owned()];
             let limit = Duration::from_secs(1);
-            let pool = Pool::new(
-                Arc::clone(&env),
-                &endpoints,
-                Access::from(ConnectOptions::new()),
-                limit,
-            );
+            let pool = Pool::new(Arc::clone(&env), &endpoints, Access::default(), limit);
             let pool = Arc::new(pool.expect("an endpoint"));
             let (namespace, received) = ((*b"ns/").into(), received.into_queue());
             let (inbox, io) =

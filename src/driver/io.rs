@@ -13,12 +13,12 @@ use tracing::{Instrument, Span};
 use super::batch;
 use super::event::Event;
 use super::watches::{self, Watches};
-use crate::etcd::{KeepAlive, Lane, Pool, WatchRequest};
-use crate::runtime::SharedEnv;
 use eldest_core::Core;
 use eldest_core::action::{Action, Answer, Ask, Class, RequestError, RequestId, WatchId};
 use eldest_core::batcher::Batcher;
 use eldest_core::time::Time;
+use eldest_etcd::runtime::SharedEnv;
+use eldest_etcd::{KeepAlive, Lane, Pool, WatchRequest};
 
 pub(super) struct Io {
     env: SharedEnv,

@@ -25,8 +25,6 @@ use eldest_peers::Answering;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{Error, Result};
-use crate::etcd::{Lane, Pool};
-use crate::runtime::SharedEnv;
 use crate::state::{Challenged, Deadlines, SessionState, TermState};
 use eldest_core::action::{FinalState, Left, SlotId, TermId};
 use eldest_core::candidate::CandidateConfig;
@@ -35,6 +33,8 @@ use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
 use eldest_core::{Config, Core};
+use eldest_etcd::runtime::SharedEnv;
+use eldest_etcd::{Lane, Pool};
 
 use announcing::{Answer, Said};
 use candidate_state::Won;

@@ -15,14 +15,14 @@ use super::failures::{Failures, Line, list, name_of};
 use super::inbox::{Inbox, WeakCommands, Work};
 use super::io;
 use crate::error::{Error, Result};
-use crate::etcd::{Lane, Pool};
-use crate::runtime::SharedEnv;
 use crate::state::{AsOf, Backlog, Complete, Confirmed, Roster, SessionState};
 use eldest_core::action::{Action, Note, SlotId};
 use eldest_core::kv::Reach;
 use eldest_core::pause::LONGEST_PAUSE;
 use eldest_core::time::Time;
 use eldest_core::{Config, Core};
+use eldest_etcd::runtime::SharedEnv;
+use eldest_etcd::{Lane, Pool};
 
 /// After this number of changes in one message, the runtime's other tasks have their turn.
 const MANY: usize = 32;

@@ -16,10 +16,10 @@ use tracing::Instrument;
 use super::Command;
 use super::inbox::WeakCommands;
 use crate::metrics;
-use crate::runtime::SharedEnv;
 use crate::state::Deadlines;
 use eldest_core::challenge::Elder;
 use eldest_core::time::Time;
+use eldest_etcd::runtime::SharedEnv;
 
 /// The sessions to be asked for signs of life, by their leases.
 type Asked = BTreeMap<i64, Watched>;

@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument;
 
-use crate::etcd::{Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
-use crate::runtime::SharedEnv;
 use eldest_core::Core;
 use eldest_core::action::{RequestError, WatchId};
 use eldest_core::time::Time;
+use eldest_etcd::runtime::SharedEnv;
+use eldest_etcd::{Lane, Pool, WatchMessage, WatchReceiver, WatchRequest};
 
 /// A message of the watch stream, or its end.
 pub(super) type Message = Result<WatchMessage, RequestError>;
@@ -155,11 +155,10 @@ mod tests {
     use std::time::Duration;
 
     use eldest_core::kv::Change;
-    use etcd_client::ConnectOptions;
 
     use super::*;
-    use crate::etcd::Access;
-    use crate::runtime::{System, timeout};
+    use eldest_etcd::Access;
+    use eldest_etcd::runtime::{System, timeout};
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -170,9 +169,8 @@ mod tests {
 
     fn pool(endpoint: String) -> (SharedEnv, Arc<Pool>) {
         let env: SharedEnv = Arc::new(System::new().expect("in a runtime"));
-        let access = Access::from(ConnectOptions::new());
         let limit = Duration::from_secs(5);
-        let pool = Pool::new(Arc::clone(&env), &[endpoint], access, limit);
+        let pool = Pool::new(Arc::clone(&env), &[endpoint], Access::default(), limit);
         (env, Arc::new(pool.expect("an endpoint")))
     }
 

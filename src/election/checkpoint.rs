@@ -7,10 +7,10 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Comparison, Condition, KeyValue, Op, TxnOutcome};
 use crate::session::CHECKPOINTS;
 use crate::state::Term;
 use eldest_core::action::{FinalState, Left};
+use eldest_etcd::{Comparison, Condition, KeyValue, Op, TxnOutcome};
 
 /// The largest state, in bytes. etcd keeps every checkpoint in its database and in its backups.
 const LARGEST: usize = 64 * 1024;

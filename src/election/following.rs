@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Election;
 use crate::error::{BoxError, Error, Result};
-use crate::runtime::until;
 use crate::state::{Member, Roster, Term, live_lease};
+use eldest_etcd::runtime::until;
 use preparing::Preparation;
 
 /// The input of a follower's work: the current leader, how to reach it, and when to stop.

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::error::{BoxError, Result};
-use crate::runtime::{SharedEnv, timeout};
+use eldest_etcd::runtime::{SharedEnv, timeout};
 
 /// A health check and its times.
 pub(crate) struct Health<'a> {

@@ -15,11 +15,11 @@ use tokio_util::task::TaskTracker;
 use super::checkpoint::{self, Checkpoint, State, Store};
 use crate::driver::{Command, Parting};
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::Watched;
 use crate::session::{Handle, SessionShared};
 use crate::state::{Announcement, Term};
 use eldest_core::action::{FinalState, SlotId, TermId};
 use eldest_core::reason::LostReason;
+use eldest_etcd::runtime::Watched;
 
 /// The right to act as leader for one term. It dereferences to its [`Term`], which has the checks and the fencing.
 ///

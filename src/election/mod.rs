@@ -26,13 +26,13 @@ use tokio::sync::watch;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{LeaderChanges, Observer};
-use crate::runtime::timeout;
 use crate::session::{Handle, Session, Use, check_exact, check_name};
 use crate::state::{Announcement, Held, LocalStatus, Member, Roster, Status, Term};
 use eldest_core::candidate::{CandidateConfig, WatchScope};
 use eldest_core::kv::Reach;
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::version::Version;
+use eldest_etcd::runtime::timeout;
 
 pub use candidate::Candidate;
 pub(crate) use candidate::{Announcer, MemberSays, Opening};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::Election;
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::timeout;
 use crate::state::{MAX_REASON, Member, Roster};
 use eldest_core::kv::LOCK;
+use eldest_etcd::runtime::timeout;
 
 /// The longest time for which an order to step down may wait.
 pub(super) const LONGEST: Duration = Duration::from_secs(3600);

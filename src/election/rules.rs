@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::health::Health;
 use super::on_error::OnError;
 use crate::error::{BoxError, Error, ErrorKind, Result};
-use crate::runtime::SharedEnv;
+use eldest_etcd::runtime::SharedEnv;
 
 /// The longest limit. A stall would be noticed too late with a longer one.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);

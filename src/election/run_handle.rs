@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::shutdown::{Shutdown, cancel_on};
 use crate::error::{Error, Result};
-use crate::runtime::SharedEnv;
+use eldest_etcd::runtime::SharedEnv;
 
 /// The handle of work that runs in a separate task. Awaiting it returns what [`Election::run`](crate::Election::run)
 /// returns.

@@ -2,11 +2,11 @@
 
 use super::Election;
 use crate::error::Result;
-use crate::etcd::Lane;
 use crate::state::VersionMark;
 use eldest_core::candidate::Required;
 use eldest_core::evacuation::version_key;
 use eldest_core::version::Version;
+use eldest_etcd::Lane;
 
 impl Election {
     /// Makes candidates that campaign or run through this handle from now on announce that version, and **hold back once

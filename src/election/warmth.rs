@@ -7,8 +7,8 @@ use super::leadership::announced;
 use super::ordering::LONGEST;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::timeout;
 use crate::state::Term;
+use eldest_etcd::runtime::timeout;
 
 impl Election {
     /// Makes ordered hand-overs wait for a **warm** successor, for candidates that campaign or run through this handle from

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::leadership::Claim;
-use crate::runtime::Watched;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
+use eldest_etcd::runtime::Watched;
 
 /// The value of a limit that is not set.
 const NONE: u64 = u64::MAX;

@@ -18,9 +18,9 @@ use tokio::sync::watch;
 
 use super::{Guard, GuardState, Kind, Wiring};
 use crate::metrics;
-use crate::runtime::timeout;
 use crate::state::{SessionState, live_lease};
 use eldest_core::pause::pause;
+use eldest_etcd::runtime::timeout;
 
 /// How long the guard may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

@@ -28,11 +28,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::etcd::Pool;
-use crate::runtime::SharedEnv;
 use crate::state::SessionState;
 #[cfg(target_os = "linux")]
 pub(crate) use client::Client;
+use eldest_etcd::Pool;
+use eldest_etcd::runtime::SharedEnv;
 pub(crate) use eldest_guard::check_path;
 #[cfg(target_os = "linux")]
 pub(crate) use eldest_guard::links::Links;
@@ -222,7 +222,7 @@ impl fmt::Display for GuardState {
 pub fn init() {
     #[cfg(target_os = "linux")]
     eldest_guard::spawned::init(|access| {
-        let env = crate::runtime::System::new().map_err(|error| error.to_string())?;
+        let env = eldest_etcd::runtime::System::new().map_err(|error| error.to_string())?;
         let env: SharedEnv = Arc::new(env);
         let pool = Pool::from_passed(Arc::clone(&env), access)?;
         Ok(surroundings::of(env, pool))

@@ -9,9 +9,9 @@ use eldest_guard::{Claim, Etcd, Extent, Machine, Proof, Proven, Release, Report,
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use crate::etcd::Pool;
 use crate::metrics;
-use crate::runtime::SharedEnv;
+use eldest_etcd::Pool;
+use eldest_etcd::runtime::SharedEnv;
 
 /// Returns the surroundings of a guard that reaches etcd through that pool.
 pub(crate) fn of(env: SharedEnv, pool: Pool) -> (Arc<dyn Machine>, Arc<dyn Etcd>) {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Pool;
 use crate::guard::{self, surroundings};
-use crate::runtime::{SharedEnv, System};
 use crate::session::SessionOptions;
+use eldest_etcd::Pool;
+use eldest_etcd::runtime::{SharedEnv, System};
 pub use eldest_guard::agent::status;
 pub use eldest_guard::serving::Serving as Agent;
 pub use eldest_process::socket::SocketFile;

@@ -8,14 +8,14 @@ use futures::FutureExt;
 use super::SharedEnv;
 use crate::driver::{Command, CommandReceiver, Commands};
 use crate::election::Claim;
-use crate::runtime::Watched;
-pub use crate::runtime::{Clock, Scripted};
 use crate::session::Handle;
 use crate::state::{Deadlines, LeaseDeadline, LocalStatusWriter, TermState};
 use crate::{Election, Leadership, Session, Status, Term};
 use eldest_core::action::Left;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
+use eldest_etcd::runtime::Watched;
+pub use eldest_etcd::runtime::{Clock, Scripted};
 
 /// The lease id of a scripted term.
 const LEASE: i64 = 1;

@@ -7,11 +7,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::election::{Candidate, Leadership, Opening};
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::timeout;
 use crate::session::{Handle, LOCK_TURNS, Use, check_name};
 use crate::state::Roster;
 use eldest_core::candidate::{CandidateConfig, Permit, WatchScope};
 use eldest_core::kv::Reach;
+use eldest_etcd::runtime::timeout;
 
 /// A lock or a semaphore of the session. In the words of the core, its holder leads.
 #[derive(Clone)]

@@ -7,10 +7,10 @@ use futures::future::{join_all, select_all};
 
 use super::{Lock, LockGuard};
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Op, TxnOutcome};
-use crate::runtime::timeout;
 use crate::session::{Handle, Session};
 use crate::state::Term;
+use eldest_etcd::runtime::timeout;
+use eldest_etcd::{Op, TxnOutcome};
 
 /// Several locks that a task acquires together: all of them, or none.
 ///

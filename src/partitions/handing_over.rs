@@ -9,8 +9,8 @@ use super::{PartitionMembership, Partitions};
 use crate::election::Announcer;
 use crate::error::ErrorKind;
 use crate::observe::PartitionMap;
-use crate::runtime::timeout;
 use crate::state::{live_lease, share};
+use eldest_etcd::runtime::timeout;
 
 /// The way in which a member leaves after its shutdown.
 pub(super) struct Leaving {

@@ -18,15 +18,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::Partitions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Comparison, Condition, Fence, Op};
 use crate::observe::Observer;
-use crate::runtime::{SharedEnv, timeout};
 use crate::session::Handle;
 use crate::state::{Roster, SHARES, Status, keep_share, live_lease, whole_seconds};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::{Entry, Reach};
 use eldest_core::partitions::{Facts, KeyKind, facts, kept_key, kind_of_entry, member_key};
 use eldest_core::time::Time;
+use eldest_etcd::runtime::{SharedEnv, timeout};
+use eldest_etcd::{Comparison, Condition, Fence, Op};
 
 /// The longest time for which a share is kept.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);

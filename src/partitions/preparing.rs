@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Partition, PartitionMembership, Partitions};
 use crate::election::{Announcer, Checkpoint};
 use crate::error::{BoxError, Result};
-use crate::etcd::Lane;
 use crate::state::READY_AT_ONCE;
+use eldest_etcd::Lane;
 
 /// A partition that is about to be this member's, for the work that prepares for it.
 ///

@@ -21,9 +21,9 @@ use crate::election::{
     span_of, unconfirmed, warn_of,
 };
 use crate::error::{BoxError, Error, Result};
-use crate::runtime::{Env, SharedEnv};
 use eldest_core::reason::{EndReason, LostReason};
 use eldest_core::time::Time;
+use eldest_etcd::runtime::{Env, SharedEnv};
 
 /// The way in which the work on one partition ended.
 enum End<T> {

@@ -7,10 +7,10 @@ use super::moment::{Moment, invalid};
 use super::record::Record;
 use crate::election::Election;
 use crate::error::{ErrorKind, Result};
-use crate::etcd::{Comparison, Condition, KeyValue, Op, TxnOutcome};
-use crate::runtime::SharedEnv;
 use crate::session::SCHEDULES;
 use crate::state::Term;
+use eldest_etcd::runtime::SharedEnv;
+use eldest_etcd::{Comparison, Condition, KeyValue, Op, TxnOutcome};
 
 /// The pause between two attempts to reach etcd.
 const PAUSE: Duration = Duration::from_millis(200);

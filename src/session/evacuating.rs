@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Session, SessionShared};
 use crate::error::Result;
-use crate::etcd::Lane;
 use crate::state::{Evacuate, Evacuation, check_data_center};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::evacuation::step_down_key;
 use eldest_core::kv::{Entry, Reach};
+use eldest_etcd::Lane;
 
 impl Session {
     /// Evacuates a data centre, for the elections and partitions of this session's namespace.

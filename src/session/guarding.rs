@@ -11,11 +11,11 @@ use super::options::Settings;
 use super::{Handle, SessionShared};
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::Pool;
 use crate::guard::{Client, GuardState, Links, Wiring};
-use crate::runtime::{SharedEnv, timeout};
 use crate::state::{SessionState, live_lease};
 use eldest_core::time::Time;
+use eldest_etcd::Pool;
+use eldest_etcd::runtime::{SharedEnv, timeout};
 
 /// A session's view of its guard.
 pub(super) struct Guarding {
@@ -154,8 +154,8 @@ impl SessionShared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Scripted;
     use crate::state::{Deadlines, LeaseView};
+    use eldest_etcd::runtime::Scripted;
 
     #[test]
     fn a_guard_of_a_lease_that_was_lost_does_not_count() {

@@ -21,9 +21,7 @@ use crate::driver::{
     Command, Commands, Driver, ObserverParts, Observers, Parts, Room, WeakCommands, several,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Endpoint, EndpointStatus, Pool};
 use crate::guard::GuardState;
-use crate::runtime::{SharedEnv, System, Watched, timeout};
 use crate::state::{
     Announcement, AsOf, Challenged, Deadlines, LocalStatuses, Roster, SessionState, check_room,
 };
@@ -31,6 +29,8 @@ use eldest_core::Config;
 use eldest_core::action::{SlotId, TermId};
 use eldest_core::error::{Class, RequestError};
 use eldest_core::kv::Reach;
+use eldest_etcd::runtime::{SharedEnv, System, Watched, timeout};
+use eldest_etcd::{Endpoint, EndpointStatus, Pool};
 use names::Names;
 use options::ETCD_ELECTION_TIMEOUT;
 

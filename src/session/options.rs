@@ -12,9 +12,6 @@ use eldest_peers::Answering;
 pub use self::challenges::Challenges;
 use super::names::{SESSIONS, is_own_level};
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-use crate::etcd::TlsOptions;
-use crate::etcd::{Access, Credentials};
 use crate::guard::Guard;
 use crate::state::{
     Announcement, EVACUATED, MAX_IDENTITY, SHARES, announce, announced, home, is_cold, marked,
@@ -26,6 +23,9 @@ use eldest_core::evacuation::Homes;
 use eldest_core::lease::Trust;
 use eldest_core::time::Time;
 use eldest_core::{BATCH, Config};
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+use eldest_etcd::TlsOptions;
+use eldest_etcd::{Access, Credentials};
 
 /// The smallest TTL that a default etcd grants: 1.5 times its election timeout, rounded up.
 const MIN_TTL: Duration = Duration::from_secs(2);
@@ -104,7 +104,7 @@ pub struct SessionOptions {
     challenges: Option<Challenges>,
     #[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
     tls: Option<TlsOptions>,
-    env: Option<crate::runtime::SharedEnv>,
+    env: Option<eldest_etcd::runtime::SharedEnv>,
 }
 
 impl SessionOptions {
@@ -350,7 +350,7 @@ impl SessionOptions {
 
     /// Runs the session in a simulated environment.
     #[doc(hidden)]
-    pub fn env(mut self, env: crate::runtime::SharedEnv) -> Self {
+    pub fn env(mut self, env: eldest_etcd::runtime::SharedEnv) -> Self {
         self.env = Some(env);
         self
     }
@@ -496,7 +496,7 @@ pub(crate) struct Settings {
     pub(crate) challenges: Option<Challenges>,
     /// How late after its due time another renewal may still arrive.
     spare: Duration,
-    pub(crate) env: Option<crate::runtime::SharedEnv>,
+    pub(crate) env: Option<eldest_etcd::runtime::SharedEnv>,
 }
 
 impl Settings {

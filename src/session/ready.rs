@@ -3,8 +3,8 @@
 use super::Session;
 use crate::driver::Command;
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::timeout;
 use crate::state::{LeaseView, SessionState};
+use eldest_etcd::runtime::timeout;
 
 impl Session {
     /// Waits until the session has a lease that it trusts, without joining any election.

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::runtime::SharedEnv;
 use eldest_core::time::Time;
 use eldest_core::watch::Completeness;
+use eldest_etcd::runtime::SharedEnv;
 
 /// A moment on the library's deadline clock. Data that carries this moment shows every change that etcd had accepted by
 /// then; later changes may be missing.

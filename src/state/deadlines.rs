@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Watched;
 use eldest_core::time::Time;
+use eldest_etcd::runtime::Watched;
 
 /// Set in a deadline's word when the deadline can no longer be extended.
 const FROZEN: u64 = 1 << 63;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadlines::LeaseDeadline;
-use crate::runtime::SharedEnv;
 use eldest_core::status::Trusted;
+use eldest_etcd::runtime::SharedEnv;
 
 /// The state of a session.
 pub type SessionState = eldest_core::status::SessionState<LeaseView>;

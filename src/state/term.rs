@@ -10,10 +10,10 @@ use tracing::Span;
 
 use super::deadlines::TermDeadline;
 use crate::error::{Error, ErrorKind, Result};
-use crate::etcd::{Fence, Op, Pool, TxnOutcome};
-use crate::runtime::SharedEnv;
 use eldest_core::reason::LostReason;
 use eldest_core::time::Time;
+use eldest_etcd::runtime::SharedEnv;
+use eldest_etcd::{Fence, Op, Pool, TxnOutcome};
 
 /// The leader does not serve yet.
 const UNREADY: u8 = 0;

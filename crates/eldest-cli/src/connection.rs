@@ -317,7 +317,7 @@ impl Connection {
             (Some(_), None) => return Err(fault(Code::Usage, "--cert is given without --key")),
             (None, Some(_)) => return Err(fault(Code::Usage, "--key is given without --cert")),
         }
-        tls.check()?;
+        tls.check().map_err(eldest::Error::from)?;
         Ok(Some(tls))
     }
 }

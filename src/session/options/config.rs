@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::{Challenges, SessionOptions};
-use crate::etcd::Credentials;
-#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
-use crate::etcd::TlsOptions;
 use crate::state::Announcement;
+use eldest_etcd::Credentials;
+#[cfg(any(feature = "tls-ring", feature = "tls-aws-lc"))]
+use eldest_etcd::TlsOptions;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename = "SessionOptions")]

@@ -4,9 +4,9 @@ use std::sync::Weak;
 
 use super::*;
 use crate::election::{Claim, WorkMonitor};
-use crate::runtime::{Clock, Scripted, Watched};
 use crate::state::LeaseDeadline;
 use crate::{Session, SessionOptions};
+use eldest_etcd::runtime::{Clock, Scripted, Watched};
 
 fn at(ms: u64) -> Time {
     Time::ZERO.after(Duration::from_millis(ms))
@@ -20,11 +20,10 @@ fn term(clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermState>) {
 fn term_in(env: Scripted, clock: &Arc<Clock>) -> (Arc<LeaseDeadline>, Arc<TermState>) {
     let env = clock.env(env);
     let endpoints = vec!["http://127.0.0.1:1".to_owned()];
-    let options = etcd_client::ConnectOptions::new();
     let pool = Pool::new(
         Arc::clone(&env),
         &endpoints,
-        options,
+        eldest_etcd::Access::default(),
         Duration::from_secs(1),
     );
     let pool = Arc::new(pool.unwrap_or_else(|e| panic!("{e}")));

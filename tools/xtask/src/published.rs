@@ -3,8 +3,8 @@
 /// The main package of the workspace.
 pub(crate) const LIBRARY: &str = "eldest";
 /// The library and the crates that are published with it, in the order in which they build on one another.
-pub(crate) const PUBLISHED: [&str; 10] = [
-    CORE, PROCESS, PEERS, GUARD, LIBRARY, ROUTE, HTTP, STORE, TESTING, CLI,
+pub(crate) const PUBLISHED: [&str; 11] = [
+    CORE, PROCESS, PEERS, GUARD, ETCD, LIBRARY, ROUTE, HTTP, STORE, TESTING, CLI,
 ];
 /// The package with the protocol's decisions.
 pub(crate) const CORE: &str = "eldest-core";
@@ -14,6 +14,8 @@ pub(crate) const PROCESS: &str = "eldest-process";
 pub(crate) const PEERS: &str = "eldest-peers";
 /// The package that deletes the keys of processes that have ended.
 pub(crate) const GUARD: &str = "eldest-guard";
+/// The package that makes every call to etcd.
+pub(crate) const ETCD: &str = "eldest-etcd";
 /// The package that sends requests to the leader.
 pub(crate) const ROUTE: &str = "eldest-route";
 /// The package that answers which node leads.

@@ -49,7 +49,7 @@ const ON_ONE_VERSION: [&str; 12] = [
 /// `tests` runs them.
 const REAL: [(&str, &str); 5] = [
     ("eldest", "driver::watches::tests::"),
-    ("eldest", "etcd::tests::"),
+    ("eldest_etcd", "pool::tests::"),
     ("eldest_peers", "tests::"),
     ("eldest_route", "tests::"),
     ("eldest_testing", ""),
@@ -81,7 +81,7 @@ const SLOW: [&str; 8] = [
     "doc::",
     "cli::doctor::",
     "logs::connection::",
-    "eldest::etcd::tests::watches::",
+    "eldest_etcd::pool::tests::watches::",
     "conformance::walk::",
     "serve::guarded::",
     "api::challenges::",

@@ -200,34 +200,42 @@ async fn metrics_page_shows_leadership_by_the_clock() -> Result {
     Ok(())
 }
 
-/// The measured names are read from the one file that records metrics.
+/// The measured names are read from the two files that record metrics.
 #[test]
 fn the_table_lists_exactly_what_the_library_measures() {
-    let source = include_str!("../../../../src/metrics.rs");
-    let (described, recorded) = source.split_once("mod recorders {").expect("the calls");
     let mut measured = BTreeMap::new();
-    for kind in ["counter", "gauge", "histogram"] {
-        for call in recorded.split(&format!(" {kind}!(")).skip(1) {
-            let literals: Vec<&str> = call
-                .split(");")
-                .next()
-                .expect("a part")
-                .split('"')
-                .collect();
-            let (name, rest) = (literals[1], &literals[2..]);
-            // In the source, an arrow follows each label.
-            let labels = rest
-                .windows(2)
-                .filter(|pair| pair[1].trim_start().starts_with("=>"));
-            let labels: BTreeSet<String> = labels.map(|pair| pair[0].to_owned()).collect();
-            measured.insert(name.to_owned(), (kind.to_owned(), labels));
-            assert!(
-                described.contains(&format!("\"{name}\"")),
-                "{name} has no help text"
-            );
+    for source in [
+        include_str!("../../../../src/metrics.rs"),
+        include_str!("../../../eldest-etcd/src/metrics.rs"),
+    ] {
+        let (described, recorded) = source.split_once("mod recorders {").expect("the calls");
+        for kind in ["counter", "gauge", "histogram"] {
+            for call in recorded.split(&format!(" {kind}!(")).skip(1) {
+                let (name, labels) = measurement(call);
+                assert!(
+                    described.contains(&format!("\"{name}\"")),
+                    "{name} has no help text"
+                );
+                measured.insert(name, (kind.to_owned(), labels));
+            }
         }
     }
     assert_eq!(measured, documented());
+}
+
+/// Returns the name and the labels in a call of the facade.
+fn measurement(call: &str) -> (String, BTreeSet<String>) {
+    let call = call.split(");").next().expect("a part");
+    let literals: Vec<&str> = call.split('"').collect();
+    let (name, rest) = (literals[1], &literals[2..]);
+    // In the source, an arrow follows each label.
+    let labels = rest
+        .windows(2)
+        .filter(|pair| pair[1].trim_start().starts_with("=>"));
+    (
+        name.to_owned(),
+        labels.map(|pair| pair[0].to_owned()).collect(),
+    )
 }
 
 #[tokio::test]
