@@ -62,8 +62,16 @@ impl Own {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{entry, own};
+    use super::super::samples::{delete, entry, own};
     use super::*;
+
+    /// A watch that begins late repeats the events of an earlier key at our path.
+    #[test]
+    fn events_older_than_our_key_leave_it() {
+        for change in [Change::Put(entry("e/me", 5, 0)), delete("e/me", 7)] {
+            assert_eq!(own(10).fate(&change), Fate::Ours);
+        }
+    }
 
     #[test]
     fn a_key_without_our_lease_is_overwritten() {

@@ -346,6 +346,13 @@ mod tests {
     }
 
     #[test]
+    fn view_is_outdated_when_the_stream_breaks() {
+        let mut view = following();
+        view.unwatched();
+        assert_eq!(view.place(), Place::Unknown);
+    }
+
+    #[test]
     fn predecessor_leaving_does_not_show_that_we_are_first() {
         let mut view = following();
         view.changes([delete("e/b", 11)]);

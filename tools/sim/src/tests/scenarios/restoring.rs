@@ -90,6 +90,17 @@ fn deletions_before_a_restore_do_not_count_afterwards() {
     assert_eq!(w.count(0, sweeps), 0, "none had a part in it");
 }
 
+/// No revision of the restored store is older than one that the leader has seen: only the keys differ.
+#[test]
+fn leader_with_a_restored_elder_before_it_leads_no_longer() {
+    let mut w = World::seated(2);
+    let backup = w.store.clone();
+    w.drop_leadership(0, E);
+    w.until("it leads", TTL, |w| w.leads(1));
+    w.restore(&backup, 1000);
+    w.until("it leads no longer", TTL, |w| !w.leads(1));
+}
+
 #[test]
 fn observer_shows_a_store_restored_to_the_revision_that_it_had_seen() {
     let mut w = World::new(2, 1);
