@@ -289,7 +289,7 @@ impl Stage {
 
     /// Returns the results of the command's tests, or `None` if it failed.
     fn counted(&mut self, command: &mut Command, program: Option<&str>) -> Result<Option<Tally>> {
-        let shown = process::show(command);
+        let shown = program.map_or_else(|| process::show(command), str::to_owned);
         self.say(&shown);
         let (mut tally, mut failed) = (Tally::default(), Vec::new());
         let result = self.run(command, |line| {
