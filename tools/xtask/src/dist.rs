@@ -67,7 +67,7 @@ fn release(stage: &mut Stage) -> Result<()> {
         tar.arg("--directory").arg(laid_out.with_file_name(""));
         stage.output(tar.arg(name))?;
         let package = package(&folder, debian)?;
-        debian::make(stage, (target, "release"), &laid_out, &package)?;
+        debian::make(stage, (target, PROFILE), &laid_out, &package)?;
         if is_native(target, &metadata::host(stage)?) {
             debian::check(stage, &package)?;
         }
