@@ -1,53 +1,20 @@
-//! Finds or fetches the releases of etcd that tests, images and upgrades need, and runs with each the tests that apply to it.
+//! Finds or fetches the releases of etcd that tests, images and upgrades need.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::case::Case;
-use crate::programs::{Built, Kind};
 use crate::stage::Stage;
-use crate::suites::{self, SMOKE, on_version};
-use crate::together::{self, EVERYTHING};
-use crate::{chaos, packages, pool, setup};
+use crate::{packages, setup};
 
 /// The series that the stage `tests` uses.
 const CURRENT: &str = "3.7";
 /// The series whose newest vendored releases get all tests that depend on etcd's version.
-const SUPPORTED: [&str; 2] = ["3.5", "3.6"];
+pub(crate) const SUPPORTED: [&str; 2] = ["3.5", "3.6"];
 /// The series without support, which gets only the smoke test.
-const OLD: &str = "3.4";
+pub(crate) const OLD: &str = "3.4";
 /// The etcd of Debian 12: the oldest that is still widely installed.
-const DEBIAN: &str = "3.4.23";
-
-/// Runs the stage `versions`. A version that cannot be tested does not stop the others.
-pub(crate) fn versions(stage: &mut Stage) -> Result<()> {
-    let lab = together::build_lab(stage)?;
-    let built = together::build(stage, &EVERYTHING)?;
-    // The upgrade takes longest, so it begins first.
-    let mut cases = vec![upgrade(stage, &lab)?];
-    let tools = suites::with_tools(stage)?;
-    let all = built.tests(Kind::Tests, suites::depends_on_etcd);
-    let smoke = built.tests(Kind::Tests, |program| program.name == SMOKE);
-    for series in SUPPORTED {
-        let etcd = vendored(stage, series)?;
-        cases.extend(on_version(stage, &all, &tools, (series, &etcd))?);
-    }
-    let etcd = vendored(stage, OLD)?;
-    cases.extend(on_version(stage, &smoke, &tools, (OLD, &etcd))?);
-    match debian(stage) {
-        Ok(etcd) => cases.extend(on_version(stage, &smoke, &tools, (DEBIAN, &etcd))?),
-        Err(error) => stage.skip(format!("{DEBIAN}: not tested: {error:#}")),
-    }
-    pool::run(stage, cases)
-}
-
-/// Makes the case that upgrades a cluster through all versions under load.
-fn upgrade(stage: &Stage, built: &Built) -> Result<Case> {
-    let harness = chaos::upgrade(built, &all(stage)?)?;
-    let alone = "cargo xtask chaos --fault rolling-upgrade";
-    Ok(Case::command("chaos", "rolling-upgrade", harness, alone))
-}
+pub(crate) const DEBIAN: &str = "3.4.23";
 
 /// Returns the releases of an upgrade, the oldest first.
 pub(crate) fn all(stage: &Stage) -> Result<Vec<PathBuf>> {
@@ -58,7 +25,7 @@ pub(crate) fn all(stage: &Stage) -> Result<Vec<PathBuf>> {
 }
 
 /// Returns the binary of the newest vendored release: each series has a manifest and a lock file of its own.
-fn vendored(stage: &Stage, series: &str) -> Result<PathBuf> {
+pub(crate) fn vendored(stage: &Stage, series: &str) -> Result<PathBuf> {
     let manifest = format!("tools/xtask/etcd/{series}/Cargo.toml");
     let mut cargo = setup::cargo(["run", "--quiet", "--locked", "--manifest-path", &manifest])?;
     cargo.env(
@@ -78,7 +45,7 @@ pub(crate) fn current(stage: &Stage) -> Result<(PathBuf, String)> {
 }
 
 /// Returns the etcd of Debian's package.
-fn debian(stage: &Stage) -> Result<PathBuf> {
+pub(crate) fn debian(stage: &Stage) -> Result<PathBuf> {
     let etcd = packages::unpack(stage, "etcd-server", "usr/bin/etcd")?.file;
     verify(stage, &etcd, DEBIAN)?;
     Ok(etcd)

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::stage::Stage;
-use crate::{api, bench, checks, consumer, deny, docker, manifests, releases, simulate, suites};
+use crate::{api, bench, checks, consumer, containers, deny, manifests, matrix, simulate, suites};
 
 /// How a stage runs among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) const TEST: &[Entry] = &[
         ..entry(
             "prepare",
             "images, and the programs of others that tests need: fetched or made beside the stages after it",
-            docker::prepare,
+            containers::prepare,
         )
     },
     SOURCE,
@@ -149,7 +149,7 @@ pub(crate) const VERIFY: &[Entry] = &[
     entry(
         "versions",
         "what depends on etcd's version against 3.5 and 3.6, the smoke test against 3.4, an upgrade",
-        releases::versions,
+        matrix::versions,
     ),
     entry(
         "containers",

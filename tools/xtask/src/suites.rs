@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::case::Case;
-use crate::docker::{self, Compose, DEV_COMMAND_IMAGE, DEV_IMAGE};
+use crate::containers::{self, DEV_COMMAND_IMAGE, DEV_IMAGE};
+use crate::docker::{self, Compose};
 use crate::programs::{Built, Kind, Program, names};
 use crate::published::{CLI, PUBLISHED};
 use crate::stage::Stage;
@@ -179,7 +180,7 @@ pub(crate) fn tests(stage: &mut Stage) -> Result<()> {
     cases.push(in_documentation(stage)?);
     // Failovers are the slowest of all, and each takes a place among the few with containers.
     cases.sort_by_key(|case| !begins(case, &SLOW));
-    docker::with_engine(stage, &built, |stage, compose| {
+    containers::with_engine(stage, &built, |stage, compose| {
         match compose.and_then(|compose| failovers(stage, &built, &compose)) {
             Ok(failovers) => drop(cases.splice(0..0, failovers)),
             // The other tests still run.
@@ -356,9 +357,9 @@ fn in_lab(stage: &mut Stage, name: &str, options: &[&str]) -> Result<()> {
 /// Runs the stage `containers`: all tests that need the Docker Engine, with the images that the Dockerfile describes.
 pub(crate) fn containers(stage: &mut Stage) -> Result<()> {
     let built = together::build(stage, &EVERYTHING)?;
-    docker::with_engine(stage, &built, |stage, compose| {
+    containers::with_engine(stage, &built, |stage, compose| {
         let compose = compose?;
-        docker::build(stage, &compose)?;
+        containers::build(stage, &compose)?;
         // The example of a team's own tests builds its service by cargo.
         let mut settings = setup::cargo([])?;
         with_compose(&mut settings, &compose);
