@@ -119,6 +119,11 @@ impl World {
         Some(slot)
     }
 
+    /// Returns the prefix that an observer reads.
+    pub(super) fn looks_at(&self, look: &Look) -> &Key {
+        &self.pasts[look.past].prefix
+    }
+
     /// Ends the observer of that slot.
     pub(crate) fn stop_observing(&mut self, node: usize, slot: SlotId) {
         if !self.nodes[node].paused && self.nodes[node].looks.remove(&slot).is_some() {

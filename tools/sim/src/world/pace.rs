@@ -17,6 +17,8 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// The most requests of one kind about one key within [`WINDOW`]. A watch stream that breaks whenever it is open is opened
 /// seven times in the first second, and each time the session reads every prefix twice.
 const MOST: u32 = 20;
+/// The requests that each further reader of the same prefix may add: it reads on every one of those openings too.
+const MORE: u32 = 10;
 
 /// The requests of one session: of each kind and key, how many it has sent since when.
 #[derive(Debug, Default)]
@@ -25,22 +27,33 @@ pub(crate) struct Pace(HashMap<(Discriminant<Ask>, Key), (Time, u32)>);
 impl World {
     /// Checks that a session pauses before it repeats a request again and again.
     pub(super) fn check_pace(&mut self, node: usize, ask: &Ask) {
-        let now = self.now;
+        let (now, key) = (self.now, subject(ask));
         let sent = &mut self.nodes[node].pace.0;
         let (since, count) = sent
-            .entry((discriminant(ask), subject(ask)))
+            .entry((discriminant(ask), Arc::clone(&key)))
             .or_insert((now, 0));
         if now.since(*since) > WINDOW {
             (*since, *count) = (now, 0);
         }
         *count += 1;
-        if *count > MOST {
+        let count = *count;
+        if count > MOST && count > MOST + MORE * self.further_readers(node, &key) {
             let what = format!(
                 "node {node} repeats a request {count} times within {WINDOW:?}: {}",
                 super::trace::ask(ask)
             );
             self.broken(Invariant::Paced, what);
         }
+    }
+
+    /// Counts the candidates and observers of a session that read a prefix, but for the first.
+    fn further_readers(&self, node: usize, prefix: &Key) -> u32 {
+        let node = &self.nodes[node];
+        let candidates = node.candidates.values().filter(|c| c.ended.is_none());
+        let candidates = candidates.map(|candidate| &candidate.prefix);
+        let observers = node.looks.values().map(|look| self.looks_at(look));
+        let readers = candidates.chain(observers).filter(|read| *read == prefix);
+        (readers.count() as u32).saturating_sub(1)
     }
 }
 
