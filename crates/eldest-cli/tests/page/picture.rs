@@ -10,6 +10,7 @@ use crate::browser::Browser;
 use crate::shared::{Node, Result, Stage};
 
 const ELECTION: &str = "billing/scheduler";
+const PARTITIONS: &str = "billing/invoices=12";
 const LOCAL: &str = "127.0.0.1:0";
 const STEP_DOWN: &str = "/v1/elections/billing%2Fscheduler/step_down";
 /// Names the folder to write to. If it is set, the test takes a minute, so that the terms have visible lengths.
@@ -17,7 +18,11 @@ const STEP_DOWN: &str = "/v1/elections/billing%2Fscheduler/step_down";
 const FOLDER: &str = "ELDEST_PICTURES";
 const USUAL: &str = "status-page.png";
 const OUTAGE: &str = "status-page-outage.png";
-const LARGEST: usize = 200_000;
+/// True if each of the three nodes owns four of the partitions.
+const ALL_OWN: &str = "[...document.querySelectorAll('[data-partitions] tbody tr')].map(row => row.cells[2].textContent) \
+    .join() === '4,4,4'";
+/// The size in bytes that a picture must not reach, because every clone of the repository has it.
+const LARGEST: usize = 256_000;
 const NO_BROWSER: &str =
     "pictures need a browser, and ELDEST_NO_CHROMIUM forbids it: unset ELDEST_NO_CHROMIUM";
 
@@ -28,6 +33,7 @@ async fn node(stage: &Stage, number: u8) -> Result<Node> {
     let mut command = stage.command("4s", &["serve", ELECTION, "--id", &id]);
     command.args(["--listen", LOCAL, "--challenges-listen", LOCAL]);
     command.args(["--grace", "400ms", "--challenges", "2s"]);
+    command.args(["--own", PARTITIONS]);
     command.args(["--announce", &address, "--announce", &place]);
     Node::listening(&id, command).await
 }
@@ -90,6 +96,7 @@ async fn pictures_for_the_guide_are_small_enough() -> Result {
         .until("document.querySelectorAll('.roster tbody tr').length === 3 && document.querySelectorAll('.terms tbody tr').length === 4")
         .await?;
     browser.until_count("#challenges tbody tr", 1).await?;
+    browser.until(ALL_OWN).await?;
     browser.scheme("light").await?;
     let usual = picture(&mut browser).await?;
     // The leader's own page: its clock shows that its term is over.
