@@ -53,11 +53,13 @@ async fn owners_of_partitions_are_shown_as_they_change() -> Result {
     let c = stage.node("60s", "c", &kept).await?;
     let shared = format!("{ROWS}.map(row => row[0] + row[2]).join() === 'b2,c2'");
     browser.until(&shared).await?;
+    let owned = browser.evaluate(ROWS).await?;
     c.close().await?;
     browser
         .until_count("[data-partitions] .badge.away", 1)
         .await?;
-    browser.until(&shared).await?;
+    let kept = format!("JSON.stringify({ROWS}) === JSON.stringify({owned})");
+    browser.until(&kept).await?;
     let absent = browser.texts("[data-partitions] .badge.away").await?;
     assert_eq!(absent, ["absent"]);
 
