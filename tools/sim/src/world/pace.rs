@@ -20,24 +20,38 @@ const MOST: u32 = 20;
 /// The requests that each further reader of the same prefix may add: it reads on every one of those openings too.
 const MORE: u32 = 10;
 
-/// The requests of one session: of each kind and key, how many it has sent since when.
+/// The requests of one session, by their kind and key.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(HashMap<(Discriminant<Ask>, Key), (Time, u32)>);
+pub(crate) struct Pace(HashMap<(Discriminant<Ask>, Key), Sent>);
+
+/// The requests of one kind about one key that were sent since then.
+#[derive(Debug)]
+struct Sent {
+    since: Time,
+    count: u32,
+    /// The most readers of the key at any of them: a reader may have left since.
+    further_readers: u32,
+}
 
 impl World {
     /// Checks that a session pauses before it repeats a request again and again.
     pub(super) fn check_pace(&mut self, node: usize, ask: &Ask) {
         let (now, key) = (self.now, subject(ask));
-        let sent = &mut self.nodes[node].pace.0;
-        let (since, count) = sent
-            .entry((discriminant(ask), Arc::clone(&key)))
-            .or_insert((now, 0));
-        if now.since(*since) > WINDOW {
-            (*since, *count) = (now, 0);
+        let further_readers = self.further_readers(node, &key);
+        let start = || Sent {
+            since: now,
+            count: 0,
+            further_readers: 0,
+        };
+        let kind = (discriminant(ask), key);
+        let sent = self.nodes[node].pace.0.entry(kind).or_insert_with(start);
+        if now.since(sent.since) > WINDOW {
+            *sent = start();
         }
-        *count += 1;
-        let count = *count;
-        if count > MOST && count > MOST + MORE * self.further_readers(node, &key) {
+        sent.count += 1;
+        sent.further_readers = sent.further_readers.max(further_readers);
+        let count = sent.count;
+        if count > MOST + MORE * sent.further_readers {
             let what = format!(
                 "node {node} repeats a request {count} times within {WINDOW:?}: {}",
                 super::trace::ask(ask)
