@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::session::SessionShared;
 use crate::state::Backlog;
 pub use crate::state::{
-    ChallengeStep, Challenged, EVACUATION, Held, LocalState, Received, Suspicion,
+    ChallengeStep, Challenged, EVACUATION, Held, LocalState, Received, Suspicion, number,
 };
 use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::state::number;
 
 /// The prefix of semaphores' keys. No name of an election or lock begins like this.
 const SEMAPHORES: &str = "~semaphore/";
@@ -146,13 +147,13 @@ impl Path {
         };
         let semaphore = || {
             let (name, capacity) = numbered(SEMAPHORES)?;
-            let capacity = capacity.parse().ok();
+            let capacity = number(capacity);
             let capacity = capacity.filter(|n| (1..=MAX_CAPACITY).contains(n))?;
             Some((name, Use::Semaphore { capacity }))
         };
         let partitions = || {
             let (name, count) = numbered(PARTITIONS)?;
-            let count = count.parse().ok();
+            let count = number(count);
             let count = count.filter(|n| (1..=MAX_COUNT).contains(n))?;
             Some((name, Use::Partitions { count }))
         };
@@ -368,6 +369,18 @@ mod tests {
         assert!(message.contains("with capacity 2"), "{message}");
         drop((lock, held));
         assert!(names.register("a", Use::Semaphore { capacity: 3 }).is_ok());
+    }
+
+    #[test]
+    fn path_in_another_spelling_is_that_of_an_election() {
+        let own = Path::parse("~semaphore/a/3");
+        assert_eq!(own.what, Use::Semaphore { capacity: 3 });
+        for level in [SEMAPHORES, PARTITIONS] {
+            for number in ["03", "+3", "0", ""] {
+                let path = format!("{level}a/{number}");
+                assert_eq!(Path::parse(&path).what, Use::Election, "{path}");
+            }
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::announcement::{
     share_in,
 };
 use super::fields::{ASIDE, object};
+use super::number;
 use eldest_core::partitions::{KeptShare, ShareReaders};
 
 /// The largest record, in bytes. All members read every record.
@@ -114,7 +115,7 @@ fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
     let (mut ranges, mut next) = (Vec::new(), 0);
     for text in list.split(',').filter(|text| !text.is_empty()) {
         let (from, to) = text.split_once('-').unwrap_or((text, text));
-        let (from, to): (u32, u32) = (from.parse().ok()?, to.parse().ok()?);
+        let (from, to): (u32, u32) = (number(from)?, number(to)?);
         if from < next || to < from {
             return None;
         }
@@ -195,7 +196,19 @@ mod tests {
 
     #[test]
     fn list_in_another_spelling_is_no_record() {
-        for list in ["2-1", "1,1", "3,2", "0-5,5", "x", "-1", "1-", "4294967296"] {
+        for list in [
+            "2-1",
+            "1,1",
+            "3,2",
+            "0-5,5",
+            "x",
+            "-1",
+            "1-",
+            "4294967296",
+            "01",
+            "+1",
+            "1-+2",
+        ] {
             let record = format!(r#"{{"identity":"a","partitions":"{list}"}}"#);
             assert_eq!(kept(record.as_bytes()), None, "{list}");
         }

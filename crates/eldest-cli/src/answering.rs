@@ -99,7 +99,7 @@ pub(crate) struct Args {
     /// The largest number of connections of one address, or of one user at the Unix socket, of 512 in all: lower it against
     /// greedy callers, raise it behind a proxy [default: 448]
     #[arg(
-        long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..), env = "ELDEST_HTTP_CALLER_CONNECTIONS",
+        long, value_name = "NUMBER", value_parser = crate::number::within(1..=u16::MAX), env = "ELDEST_HTTP_CALLER_CONNECTIONS",
         hide_env_values = true, help_heading = HEADING
     )]
     http_caller_connections: Option<u16>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use eldest::Challenges;
+use eldest::{Challenges, internal};
 
 use crate::duration::duration;
 use crate::exit::{Code, fault};
@@ -126,7 +126,7 @@ fn next(port: u16, distance: u16, option: &str) -> Result<u16> {
 /// Returns the place with the port at that distance. The library refuses what is no place.
 fn moved(place: &str, distance: u16) -> Result<String> {
     let parsed = place.rsplit_once(':');
-    let parsed = parsed.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let parsed = parsed.and_then(|(host, port)| Some((host, internal::number(port)?)));
     match parsed {
         Some((host, port)) => {
             let port = next(port, distance, "--challenges-advertise")?;

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::Result;
-use eldest::operator;
+use eldest::{internal, operator};
 use eldest_http::contract::command::{Checkpoint, Saved};
 
 use crate::exit::{Code, fault};
@@ -49,7 +49,7 @@ impl FromStr for Which {
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let (number, count) = text.split_once('/')?;
-            let (number, count) = (number.parse().ok()?, count.parse().ok()?);
+            let (number, count) = (internal::number(number)?, internal::number(count)?);
             (number < count).then_some(Self { number, count })
         };
         read().ok_or_else(|| {

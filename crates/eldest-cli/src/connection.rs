@@ -129,7 +129,7 @@ pub(crate) struct Connection {
 
     /// The largest difference between the rates of this machine's and etcd's clocks, in parts per million
     #[arg(
-        long, global = true, value_name = "PPM", default_value_t = 1000, env = "ELDEST_CLOCK_DRIFT_PPM",
+        long, global = true, value_name = "PPM", value_parser = crate::number::within(0..=u32::MAX), default_value_t = 1000, env = "ELDEST_CLOCK_DRIFT_PPM",
         hide_env_values = true, help_heading = SESSION
     )]
     pub(crate) clock_drift_ppm: u32,

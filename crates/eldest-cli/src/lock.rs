@@ -8,6 +8,7 @@ use eldest::Session;
 
 use crate::exit::{Code, fault};
 use crate::global::Global;
+use crate::number;
 use crate::pairing::Programs;
 use crate::resource::{Resource, Sharing};
 use crate::supervise::{self, Outcome, Supervisor};
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     resource: String,
 
     /// Hold one of N permits instead of a lock, so that N programs run at a time; 1 to 1024
-    #[arg(short = 'n', long, value_name = "N", value_parser = capacity)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::within(1..=1024_usize))]
     capacity: Option<usize>,
 
     /// Hold the lock together with other programs that share it, and never beside one that does not
@@ -49,12 +50,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     supervise: supervise::Args,
-}
-
-fn capacity(text: &str) -> Result<usize, String> {
-    let capacity = text.parse().ok();
-    let capacity = capacity.filter(|capacity| (1..=1024).contains(capacity));
-    capacity.ok_or_else(|| "it must be a whole number from 1 to 1024".to_owned())
 }
 
 /// Waits for the lock or permit, runs the program, and releases the lock or permit.

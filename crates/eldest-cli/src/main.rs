@@ -42,6 +42,7 @@ mod lock;
 mod log;
 mod member;
 mod metrics;
+mod number;
 mod output;
 mod owners;
 #[cfg(unix)]

@@ -13,6 +13,7 @@ use eldest_http::contract::partitions::{
 
 use crate::exit::{Code, fault};
 use crate::global::Global;
+use crate::number;
 use crate::output::{self, Format, one_line};
 use crate::view::{self, length};
 
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     name: String,
 
     /// The number of partitions [default: the one that the members use]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = number::within(1..=65536_u32))]
     count: Option<u32>,
 
     /// Show only the partition that this key belongs to

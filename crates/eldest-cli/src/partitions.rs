@@ -12,6 +12,7 @@ use tokio::sync::RwLock;
 use crate::contain::Exit;
 use crate::following;
 use crate::global::Global;
+use crate::number;
 use crate::pairing;
 use crate::resource::Sharing;
 use crate::serving;
@@ -36,14 +37,14 @@ pub(crate) struct Args {
     /// The number of partitions, the same on every node; 1 to 65536
     #[arg(
         long, value_name = "N", requires = "partitions", conflicts_with = "election", help_heading = HEADING,
-        value_parser = clap::value_parser!(u32).range(1..=65536)
+        value_parser = number::within(1..=65536_u32)
     )]
     count: Option<u32>,
 
     /// This node's share in proportion to those of the others; 1 to 1000 [default: 1]
     #[arg(
         long, value_name = "C", requires = "partitions", conflicts_with = "election", help_heading = HEADING,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
+        value_parser = number::within(1..=1000_u32)
     )]
     capacity: Option<u32>,
 

@@ -194,7 +194,7 @@ pub(crate) struct Args {
 
     /// The process of the program on whose behalf this node leads: it alone may act, and asks over --listen-unix; when it has
     /// ended, the node gives up its elections at once and exits with 69
-    #[arg(long, value_name = "PID", conflicts_with = "observe")]
+    #[arg(long, value_name = "PID", value_parser = crate::number::within(0..=u32::MAX), conflicts_with = "observe")]
     guard_pid: Option<u32>,
 }
 
@@ -284,7 +284,7 @@ fn leads(
 /// Reads `NAME=COUNT`. A name may contain `=`.
 fn partitions(text: &str) -> Result<(String, u32), String> {
     let pair = text.rsplit_once('=');
-    let pair = pair.and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
+    let pair = pair.and_then(|(name, count)| Some((name.to_owned(), internal::number(count)?)));
     pair.ok_or_else(|| "write it as NAME=COUNT, for example billing=64".to_owned())
 }
 

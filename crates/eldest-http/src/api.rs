@@ -135,7 +135,7 @@ fn held(shown: &Shown, asked: &Asked) -> Result<Held, Problem> {
 
 /// Parses a fencing token.
 fn token(text: &str) -> Result<i64, Problem> {
-    let token = text.parse().ok().filter(|token| *token > 0);
+    let token = internal::number(text).filter(|token| *token > 0);
     token.ok_or_else(|| {
         let text = shortened(text);
         bad_query(format!(

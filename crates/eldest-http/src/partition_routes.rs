@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use eldest::internal::process::Process;
-use eldest::{PartitionMap, Partitions, Shutdown};
+use eldest::{PartitionMap, Partitions, Shutdown, internal};
 use futures::stream;
 use http::{Method, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -213,7 +213,7 @@ fn first(asked: &Asked, count: u32) -> Result<u32, Problem> {
     let Some(from) = parameter(asked, "from")? else {
         return Ok(0);
     };
-    let number = from.parse().ok().filter(|number| *number < count);
+    let number = internal::number(&from).filter(|number| *number < count);
     number.ok_or_else(|| {
         let from = shortened(&from);
         bad_query(format!("`from` is {from:?}, not a number below {count}"))

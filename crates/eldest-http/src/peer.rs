@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use axum::extract::FromRequestParts;
-use eldest::internal::process::Process;
+use eldest::internal::{self, process::Process};
 use http::StatusCode;
 use http::request::Parts;
 
@@ -167,13 +167,13 @@ impl Caller {
                 .and_then(|peer| peer.0.process.as_ref().ok());
             return Ok(own.cloned());
         };
-        let Ok(number) = number.parse() else {
+        let Some(pid) = internal::number(&number) else {
             let number = shortened(&number);
             return Err(bad_holder(format!(
                 "`holder_pid` is {number:?}, not a number"
             )));
         };
-        named(self.0.as_ref(), None, Some(number))
+        named(self.0.as_ref(), None, Some(pid))
     }
 }
 

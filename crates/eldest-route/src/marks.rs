@@ -1,6 +1,7 @@
 //! Names the marks that travel with requests and answers: whether a node does not lead, whether it lost the leader's
 //! answer, how often a request was forwarded, and whether it may be applied twice.
 
+use eldest::internal;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -52,7 +53,7 @@ pub fn hops(headers: &HeaderMap) -> u32 {
     let Some(value) = values.next() else {
         return 0;
     };
-    let number = value.to_str().ok().and_then(|value| value.parse().ok());
+    let number = value.to_str().ok().and_then(internal::number);
     number
         .filter(|_| values.next().is_none())
         .unwrap_or(u32::MAX)
@@ -93,7 +94,7 @@ mod tests {
     fn hops_that_are_no_number_or_given_twice_are_too_many() {
         assert_eq!(hops(&with(&[])), 0);
         assert_eq!(hops(&with(&["2"])), 2);
-        for wrong in [&["-1"][..], &["x"], &[""], &["1", "0"]] {
+        for wrong in [&["-1"][..], &["x"], &[""], &["+2"], &["02"], &["1", "0"]] {
             assert_eq!(hops(&with(wrong)), u32::MAX, "{wrong:?}");
         }
     }

@@ -1,6 +1,7 @@
 //! Reads the group of the agent's socket, and takes as many open files as the system allows.
 
 use anyhow::{Context, Result};
+use eldest::internal;
 use nix::unistd::Group;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -8,7 +9,7 @@ use crate::exit::{Code, fault};
 
 /// Finds the number of a group.
 pub(super) fn group(text: &str) -> Result<u32> {
-    if let Ok(number) = text.parse() {
+    if let Some(number) = internal::number(text) {
         return Ok(number);
     }
     let found = Group::from_name(text).with_context(|| format!("--socket-group {text}"))?;
@@ -41,6 +42,7 @@ mod tests {
     fn a_group_is_found_by_its_name_and_its_number() {
         assert_eq!(group("root").ok(), Some(0));
         assert_eq!(group("4711").ok(), Some(4711));
+        assert!(group("04711").is_err() && group("+4711").is_err());
         let missing = group("no-such-group").unwrap_err().to_string();
         assert!(
             missing.contains("no-such-group") && missing.contains("create it"),

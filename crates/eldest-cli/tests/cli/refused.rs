@@ -11,6 +11,7 @@ const LINES: &str = r#"
     status --ttl=-3s => must not be negative
     status --output xml => 'xml' & text, json
     status --clock-drift-ppm many => 'many'
+    status --clock-drift-ppm 0500 => '0500' & whole number
     status --password x => --password
     status a b => unexpected argument 'b'
     statuss => unrecognized subcommand 'statuss'
@@ -28,6 +29,9 @@ const LINES: &str = r#"
     checkpoint shards --of-partition 2/2 => such as 3/64
     checkpoint shards --of-partition 0 => such as 3/64
     checkpoint shards --of-partition 0/0 => such as 3/64
+    checkpoint shards --of-partition 03/64 => such as 3/64
+    checkpoint shards --of-partition 3/+64 => such as 3/64
+    partitions shards --count +64 => '+64' & whole number from 1 to 65536
 
     run e --app-version v2 -- true => one to four numbers
     run e --serving-within 1m -- true => --serving-command
@@ -72,6 +76,8 @@ const LINES: &str = r#"
     serve --own p=2 --app-version 2 => ELDEST_APP_VERSION is 2, but no ELECTION is given
     serve e --partitions billing => NAME=COUNT, for example
     serve e --partitions billing=-1 => NAME=COUNT, for example
+    serve e --partitions billing=064 => NAME=COUNT, for example
+    serve e --http-caller-connections 09 => '09' & whole number from 1 to 65535
     serve e --partitions a=1,a=1 => --partitions names "a" twice
     serve --partitions a=1 => ELECTION
     serve --own a=1,a=2 => --own names "a" twice
@@ -131,6 +137,7 @@ const ON_LINUX: &str = r#"
     agent --socket-mode 660x => from 0600 to 0777
     agent --socket-mode 1777 => from 0600 to 0777
     serve e --guard-pid x => --guard-pid & invalid value 'x'
+    serve e --guard-pid +7 => --guard-pid & invalid value '+7'
     serve e --guard-pid 0 => --guard-pid & 0 is not the number
     serve e --guard-pid OWN --observe => cannot be used with
     serve e --listen-unix-mode 600 => --listen-unix <PATH>
@@ -146,13 +153,14 @@ const ON_LINUX: &str = r#"
     run e --hand-over-within 4s -- true => --hand-over-within <DURATION>
     run --partitions p --count 2 --hand-over-within 0s -- true => more than zero
     run --partitions p --count 2 --warm-within 1m -- true => --prepare
-    run --partitions p --count 0 -- true => 1..=65536
-    run --partitions p --count 65537 -- true => 1..=65536
-    run --partitions p --count 2 --capacity 0 -- true => 1..=1000
-    run --partitions p --count 2 --capacity 1001 -- true => 1..=1000
+    run --partitions p --count 0 -- true => from 1 to 65536
+    run --partitions p --count 65537 -- true => from 1 to 65536
+    run --partitions p --count 2 --capacity 0 -- true => from 1 to 1000
+    run --partitions p --count 2 --capacity 1001 -- true => from 1 to 1000
     run --partitions p --count 2 e -- true => [ELECTION]
     lock res -n 0 -- true => --capacity & whole number from 1 to 1024
     lock res -n 1025 -- true => --capacity & whole number from 1 to 1024
+    lock res -n 02 -- true => --capacity & whole number from 1 to 1024
     lock res -n 2.5 -- true => --capacity & whole number from 1 to 1024
 
     run e --after ' ' -- true => --after: the command is empty

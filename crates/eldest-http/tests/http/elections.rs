@@ -125,6 +125,8 @@ async fn leader_that_steps_down_rejoins_behind_the_others() -> Result {
         "fencing_token=x",
         "fencing_token=",
         "token=1",
+        &format!("fencing_token=0{token}"),
+        &format!("fencing_token=%2B{token}"),
     ] {
         step_down(query).await?.refused(400, "bad_query");
     }

@@ -204,7 +204,7 @@ async fn rest_of_a_large_answer_follows_on_request_or_as_events() -> Result {
         assert_eq!(list(&state)[0]["partition"], from);
         assert_eq!(state["next_from"], next);
     }
-    for from in ["2500", "-1", "x", ""] {
+    for from in ["2500", "-1", "x", "", "01", "%2B1"] {
         let answer = get(server.at, &format!("{P}?from={from}")).await?;
         answer.refused(400, "bad_query");
     }
