@@ -18,7 +18,7 @@ pub use crate::state::{
 };
 use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,
-    Session, Term, Version, VersionMark,
+    Session, StepDown, Term, Version, VersionMark,
 };
 use eldest_core::kv::{LOCK, Reach, is_elected};
 use eldest_core::time::Time;
@@ -138,6 +138,19 @@ pub fn watch_local_state(election: &Election) -> watch::Receiver<LocalState> {
 /// background. `Closed`: the session was closed.
 pub async fn step_down(election: &Election, held: &Held) -> Result<()> {
     election.step_down_from(held).await
+}
+
+/// Orders the leader to step down as [`Election::order_step_down`] does, and withdraws the order when `given_up` completes.
+///
+/// # Errors
+///
+/// As [`Election::order_step_down`]; `NotObeyed` also if it was given up, and the leader has not stepped down.
+pub async fn order_step_down(
+    election: &Election,
+    order: StepDown,
+    given_up: impl Future<Output = ()>,
+) -> Result<(Member, Roster)> {
+    election.order_step_down_until(order, given_up).await
 }
 
 /// Announces that the leader serves in that term of this session, as [`Leadership::serving`] does.

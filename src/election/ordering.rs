@@ -138,6 +138,16 @@ impl Election {
     ///
     /// If the call is dropped midway, the order may remain in etcd, and ends by itself a few seconds after its time.
     pub async fn order_step_down(&self, order: StepDown) -> Result<(Member, Roster)> {
+        self.order_step_down_until(order, std::future::pending())
+            .await
+    }
+
+    /// Does the same, and withdraws the order when `given_up` completes.
+    pub(crate) async fn order_step_down_until(
+        &self,
+        order: StepDown,
+        given_up: impl Future<Output = ()>,
+    ) -> Result<(Member, Roster)> {
         order.check()?;
         let roster = self.roster().await?;
         let leader = self.addressee(&roster, order.node.as_deref())?.clone();
@@ -149,7 +159,15 @@ impl Election {
         let Some(lease) = ordered.await? else {
             return Ok((leader, self.roster().await?));
         };
-        let obeyed = timeout(&*shared.env, order.within, self.without(&leader)).await;
+        let mut is_given_up = false;
+        let obeyed = tokio::select! {
+            biased;
+            obeyed = timeout(&*shared.env, order.within, self.without(&leader)) => obeyed,
+            () = given_up => {
+                is_given_up = true;
+                None
+            }
+        };
         let withdrawn = shared.withdraw(lease).await;
         if let Some(obeyed) = obeyed {
             return Ok((leader, obeyed?));
@@ -157,6 +175,11 @@ impl Election {
         withdrawn?;
         let after = self.roster().await?;
         if has_candidate(&after, &leader) {
+            if is_given_up {
+                return Err(not_obeyed(format!(
+                    "{leader} had not stepped down yet, and the order was withdrawn"
+                )));
+            }
             let within = order.within;
             let key = (leader.key(), leader.create_revision());
             let why = if after.has_cold_successor(key) == Some(true) {

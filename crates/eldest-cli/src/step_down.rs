@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use eldest::StepDown;
+use eldest::{CancellationToken, Election, Member, Roster, StepDown, internal};
 use eldest_http::contract::command::SteppedDown;
 
 use crate::connection::duration;
-use crate::exit::Code;
+use crate::exit::{Code, fault};
 use crate::global::Global;
 use crate::member;
 use crate::output::{self, Format};
+use crate::stop::Stop;
 use crate::view::{self, Leases};
 
 /// Order the leader of an election to step down, so that the next candidate leads
@@ -19,7 +20,8 @@ use crate::view::{self, Leases};
     long_about = "Order the leader of an election to step down, so that the next candidate leads.\n\n\
     The leader ends its term: its work has the grace period to finish, then its key goes and the next eldest leads. The node \
     joins again, at the end of the queue. A leader obeys only while there is another candidate that may lead instead, and at \
-    most once in 5 seconds. With --warm-within, it first leads on until the next node is warm. If it has not obeyed within --wait, the order is withdrawn, and the exit code is 5.\n\n\
+    most once in 5 seconds. With --warm-within, it first leads on until the next node is warm. If it has not obeyed within --wait, or if \
+    this command receives SIGINT, SIGTERM or SIGHUP before, the order is withdrawn, and the exit code is 5.\n\n\
     Programs of other libraries, older versions and nodes that may not read ~evacuated/ do not obey: `eldest evict` takes \
     their keys away without asking.",
     after_help = "Examples:
@@ -53,7 +55,7 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
     if let Some(node) = args.node {
         order = order.node(node);
     }
-    let (former, queue) = election.order_step_down(order).await?;
+    let (former, queue) = given(&election, order).await?;
     let former = view::candidate(&former, true, &Leases::new());
     let next = queue.leader();
     let next = next.map(|leader| view::candidate(leader, true, &Leases::new()));
@@ -71,4 +73,23 @@ pub(crate) async fn run(global: &Global, args: Args) -> Result<Code> {
         }
     }
     Ok(Code::Done)
+}
+
+/// Gives the order, and waits until it is obeyed. A signal withdraws it, and a second one ends the command at once.
+async fn given(election: &Election, order: StepDown) -> Result<(Member, Roster)> {
+    let (given_up, mut stop) = (CancellationToken::new(), Stop::new()?);
+    let twice = async {
+        stop.asked().await;
+        given_up.cancel();
+        stop.asked().await;
+    };
+    let ordered = internal::order_step_down(election, order, given_up.cancelled());
+    tokio::select! {
+        biased;
+        done = ordered => Ok(done?),
+        () = twice => {
+            let message = "stopped before the order was withdrawn: it ends by itself, a few seconds after --wait";
+            Err(fault(Code::NotDone, message))
+        }
+    }
 }

@@ -1,9 +1,14 @@
 //! Tests `eldest step-down`.
 
 use eldest::LostReason;
+use eldest_fixtures::wait::until;
 use eldest_testing::Etcd;
+use etcd_client::PutOptions;
+use rustix::process::Signal;
 
-use crate::common::{NOT_DONE, Result, USAGE, fails, join, keys, node, object, queue, queued};
+use crate::common::{
+    NOT_DONE, Node, Result, SOON, USAGE, at, fails, join, keys, node, object, queue, queued,
+};
 
 #[tokio::test]
 async fn leader_steps_down_after_its_work_and_the_next_one_leads() -> Result {
@@ -28,6 +33,36 @@ async fn leader_steps_down_after_its_work_and_the_next_one_leads() -> Result {
     let all = keys(&mut etcd.client().await).await?;
     assert!(all.iter().all(|key| !key.contains("~evacuated")), "{all:?}");
     queued(&b, &["b", "a"]).await
+}
+
+#[tokio::test]
+async fn order_is_withdrawn_when_the_command_is_stopped() -> Result {
+    let etcd = Etcd::start().await?;
+    let mut client = etcd.client().await;
+    // A leader that knows no orders.
+    let lease = client.lease_grant(60, None).await?.id();
+    let under = PutOptions::new().with_lease(lease);
+    client.put("eldest/jobs/foreign", "go", Some(under)).await?;
+    let b = node(&etcd, "b").await?;
+    let _second = join(&b, "jobs").await?;
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let command = at(&etcd, &["step-down", "jobs", "--wait", "1h"]);
+        let mut command = Node::start("step-down", command)?;
+        until(SOON, "the order is there", async || {
+            let all = keys(&mut client).await.unwrap_or_default();
+            all.iter().any(|key| key.contains("~step_down"))
+        })
+        .await?;
+        command.signal(signal);
+        let ended = command.end().await?;
+        let log = command.log();
+        assert_eq!(ended.code(), Some(NOT_DONE), "{log}");
+        let withdrawn = "go had not stepped down yet, and the order was withdrawn";
+        assert!(log.contains(withdrawn), "{log}");
+        let all = keys(&mut client).await?;
+        assert!(all.iter().all(|key| !key.contains("~evacuated")), "{all:?}");
+    }
+    Ok(())
 }
 
 #[tokio::test]
