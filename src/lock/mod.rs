@@ -148,7 +148,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`].
+    /// As [`Lock::acquire`], and `Unavailable`: etcd had four request timeouts, and did not answer whether it is free.
     ///
     /// # Cancellation safety
     ///

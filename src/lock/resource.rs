@@ -77,10 +77,24 @@ impl Resource {
         self.elected(turn, false).await
     }
 
-    /// Returns `None` if the lock or permit was not acquired in time.
+    /// Returns `None` if the lock or permit was not acquired in time. Fails if etcd had its usual time to answer, and has not
+    /// confirmed a place in the queue: then nobody knows whether others hold it.
     pub(crate) async fn acquire_timeout(&self, limit: Duration) -> Result<Option<Leadership>> {
-        let env = &*self.handle.shared.env;
-        timeout(env, limit, self.acquire()).await.transpose()
+        let (env, patience) = (&*self.handle.shared.env, self.handle.patience());
+        let end = env.now().after(limit);
+        let turn = Arc::clone(&self.turns).acquire_many_owned(self.takes);
+        let Some(turn) = timeout(env, limit, turn).await else {
+            return Ok(None);
+        };
+        let turn = turn.map_err(|_| Error::closed())?;
+        let left = end.since(env.now());
+        let mut candidate = match timeout(env, left, self.join(turn, false)).await {
+            Some(joined) => joined?,
+            None if left < patience => return Ok(None),
+            None => return Err(unanswered(left)),
+        };
+        let left = end.since(env.now());
+        timeout(env, left, candidate.elected()).await.transpose()
     }
 
     /// Returns `None` if others hold or await the lock or permit.
@@ -94,10 +108,7 @@ impl Resource {
         match timeout(env, patience, self.elected(turn, true)).await {
             Some(Err(error)) if error.kind() == ErrorKind::Ended => Ok(None),
             Some(result) => result.map(Some),
-            None => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("etcd did not answer within {patience:?}; the attempt was given up"),
-            )),
+            None => Err(unanswered(patience)),
         }
     }
 
@@ -106,7 +117,12 @@ impl Resource {
     ///
     /// A reader returns its turn when its key is in etcd: the tasks after it may join etcd's queue then, but not
     /// before.
-    async fn elected(&self, mut turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
+    async fn elected(&self, turn: OwnedSemaphorePermit, at_once: bool) -> Result<Leadership> {
+        self.join(turn, at_once).await?.elected().await
+    }
+
+    /// Waits until the candidate's key is in etcd.
+    async fn join(&self, mut turn: OwnedSemaphorePermit, at_once: bool) -> Result<Candidate> {
         let joining = self.shared.then(|| turn.split(self.takes as usize));
         let config = |number| CandidateConfig {
             watch_scope: match self.permits {
@@ -125,7 +141,7 @@ impl Resource {
             ..CandidateConfig::default()
         };
         let (name, prefix) = (Arc::clone(&self.name), self.prefix.as_bytes().into());
-        let mut candidate = Candidate::join(
+        let candidate = Candidate::join(
             &self.handle,
             name,
             prefix,
@@ -136,7 +152,7 @@ impl Resource {
         )
         .await?;
         drop(joining);
-        candidate.elected().await
+        Ok(candidate)
     }
 
     pub(crate) async fn roster(&self) -> Result<Roster> {
@@ -145,4 +161,11 @@ impl Resource {
             .roster(self.prefix.as_bytes(), Reach::Children)
             .await
     }
+}
+
+fn unanswered(time: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("etcd did not answer within {time:?}; the attempt was given up"),
+    )
 }

@@ -105,7 +105,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As [`Semaphore::acquire`].
+    /// As [`Semaphore::acquire`], and `Unavailable`: etcd had four request timeouts, and did not answer whether it is free.
     ///
     /// # Cancellation safety
     ///

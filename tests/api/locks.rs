@@ -179,7 +179,8 @@ async fn a_wait_dropped_at_any_moment_leaves_nothing() -> Result {
 #[tokio::test]
 async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
     let (etcd, proxy) = behind_a_proxy().await?;
-    let session = Session::connect([proxy.endpoint()], options("a")).await?;
+    let options = options("a").request_timeout(Duration::from_millis(500));
+    let session = Session::connect([proxy.endpoint()], options).await?;
     let lock = session.lock("l")?;
     proxy.hold();
     let waited = lock.acquire_timeout(WHILE);
@@ -189,6 +190,10 @@ async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
     let other = session.lock("m")?;
     let tried = soon("an answer", other.try_acquire()).await;
     assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unavailable);
+    // Once etcd has had its time to answer, nobody may conclude that others hold the lock.
+    let long = session.lock("long")?;
+    let waited = soon("an answer", long.acquire_timeout(Duration::from_secs(3))).await;
+    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unavailable);
     proxy.heal();
     let mut client = etcd.client().await;
     drop((acquire(&lock).await?, acquire(&other).await?));

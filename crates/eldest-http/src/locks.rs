@@ -81,6 +81,19 @@ fn is_election(name: &str) -> Problem {
     Problem::new(StatusCode::CONFLICT, "election", detail)
 }
 
+fn not_free(name: &str, wait: Duration) -> Problem {
+    // Within a shorter wait than etcd's usual time to answer, its silence may be the reason.
+    let or = if wait.is_zero() {
+        ""
+    } else {
+        ", or etcd has not answered so soon"
+    };
+    let (name, wait) = (shortened(name), millis(wait));
+    let detail =
+        format!("{name:?} was not free within {wait} ms: others hold it or wait for it{or}");
+    Problem::new(StatusCode::CONFLICT, "held", detail)
+}
+
 fn of(app: &App) -> Result<&Locks, Problem> {
     app.node.locks.as_ref().ok_or_else(|| {
         let detail = "this node offers no locks";
@@ -158,12 +171,7 @@ async fn acquire(locks: &Locks, name: String, mut request: Request) -> Result<Re
         }
     };
     let Some(guard) = taken.map_err(|error| refused(&error))? else {
-        let detail = format!(
-            "other callers hold {:?} or wait for it, and it was not free within {} ms",
-            shortened(&name),
-            millis(wait)
-        );
-        return Err(Problem::new(StatusCode::CONFLICT, "held", detail));
+        return Err(not_free(&name, wait));
     };
     // Candidates may have joined behind the caller while it waited: the caller must not come before them.
     if !wait.is_zero()
