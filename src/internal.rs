@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::session::SessionShared;
 use crate::state::Backlog;
 pub use crate::state::{
-    ChallengeStep, Challenged, EVACUATION, Held, LocalState, Received, Suspicion, number,
+    ChallengeStep, Challenged, EVACUATION, Held, LocalState, Received, Suspicion, number, steers,
 };
 use crate::{
     Election, Evacuation, Leadership, Member, Observer, PartitionMapObserver, Partitions, Roster,

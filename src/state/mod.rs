@@ -11,6 +11,7 @@ mod fields;
 mod kept_share;
 mod local_status;
 mod number;
+mod plain;
 mod roster;
 #[cfg(feature = "serde")]
 mod serialize;
@@ -37,6 +38,7 @@ pub(crate) use kept_share::{KeptRecord, SHARES, keep_share, whole_seconds};
 pub use local_status::{Held, LocalState};
 pub(crate) use local_status::{LocalStatus, LocalStatusWriter, LocalStatuses};
 pub use number::number;
+pub use plain::steers;
 pub use roster::{Member, Roster};
 pub(crate) use session_state::live_lease;
 pub use session_state::{LeaseView, SessionState};

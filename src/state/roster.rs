@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use super::announcement::Announcement;
 use super::as_of::AsOf;
 use super::fields::{is_cold, serves_in, version, warmth};
+use super::plain::steers;
 use eldest_core::kv::Entry;
 use eldest_core::queue::{Queue, is_shared};
 use eldest_core::version::Version;
@@ -328,12 +329,12 @@ impl fmt::Debug for Member {
 }
 
 impl fmt::Display for Member {
-    /// Writes the identity and, if announced, the address: `node-a (10.0.0.1:8080)`. Control characters are escaped,
-    /// because other nodes wrote both.
+    /// Writes the identity and, if announced, the address: `node-a (10.0.0.1:8080)`. Characters that steer a terminal
+    /// or reorder text are escaped, because other nodes wrote both.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |text: &str| -> String {
             let escape = |c: char| -> String {
-                if c.is_control() {
+                if steers(c) {
                     c.escape_default().collect()
                 } else {
                     c.into()
@@ -451,12 +452,15 @@ mod tests {
     #[test]
     fn a_roster_is_printed_in_a_few_words() {
         let at = r#"{"identity":"a","address":"a:1","since_unix_ms":1}"#;
-        let (a, b) = (entry("e/1", at, 3, 1), entry("e/2", "b\u{1b}", 4, 2));
+        let (a, b) = (
+            entry("e/1", at, 3, 1),
+            entry("e/2", "b\u{1b}\u{202e}", 4, 2),
+        );
         let stray = entry("e/x", "x", 2, 0);
         for (entries, words) in [
             (vec![], "nobody leads"),
             (vec![a.clone()], "a (a:1) leads"),
-            (vec![b.clone()], "b\\u{1b} leads"),
+            (vec![b.clone()], "b\\u{1b}\\u{202e} leads"),
             (vec![b.clone(), a.clone()], "a (a:1) leads, 1 waits"),
             (
                 vec![stray, a.clone()],

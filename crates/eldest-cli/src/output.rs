@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
+use eldest::internal::steers;
 use serde::Serialize;
 
 /// The format of results.
@@ -88,10 +89,11 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     causes.any(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Escapes foreign text for a line of ours: nothing in it moves the cursor, ends the line, or colours the terminal.
+/// Escapes foreign text for a line of ours: nothing in it moves the cursor, ends the line, colours the terminal, or reorders the
+/// text after it.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if steers(c) { '\u{fffd}' } else { c })
         .collect()
 }
 
@@ -105,6 +107,7 @@ mod tests {
             one_line("a\x1b[31mb\nc\u{9b}d"),
             "a\u{fffd}[31mb\u{fffd}c\u{fffd}d"
         );
+        assert_eq!(one_line("a\u{202e}b\u{2066}"), "a\u{fffd}b\u{fffd}");
         assert_eq!(one_line("Füße 節点"), "Füße 節点");
     }
 }

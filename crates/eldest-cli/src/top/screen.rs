@@ -12,6 +12,7 @@ use super::{Look, Seen};
 use crate::evacuate;
 use crate::output::one_line;
 use crate::view::{self, length};
+use eldest::internal::steers;
 use eldest_http::contract::Evacuation;
 use eldest_http::contract::command::Queue;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -222,14 +223,14 @@ fn styled(text: String, attribute: Attribute) -> Shown {
     }
 }
 
-/// Cuts text to that many columns, and removes characters that would move the cursor.
+/// Cuts text to that many columns, and removes characters that would move the cursor or reorder the text.
 fn cut(text: &str, columns: usize) -> String {
     let mut used = 0;
     let fits = |c: &char| {
         used += c.width().unwrap_or_default();
         used <= columns
     };
-    let printed = text.chars().filter(|c| !c.is_control());
+    let printed = text.chars().filter(|c| !steers(*c));
     printed.take_while(fits).collect()
 }
 
