@@ -20,9 +20,20 @@ function element(name, text, kind) {
   return made;
 }
 
-// Changes only different text, so that a screen reader does not read it twice.
-function say(place, text) {
-  if (place.textContent !== text) place.textContent = text;
+// Changes only different text, so that a screen reader does not read it twice. A part is text, or an element.
+function say(place, ...parts) {
+  const text = parts.map((part) => part.textContent ?? part).join("");
+  if (place.textContent !== text) place.replaceChildren(...parts);
+}
+
+// A title has no elements that keep a name from reversing the text around it.
+function plain(text) {
+  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+}
+
+// The parts of all sentences, with blanks between the sentences.
+function sentences(all) {
+  return all.flatMap((parts, i) => (i === 0 ? parts : [" ", ...parts]));
 }
 
 function duration(ms) {
@@ -117,6 +128,12 @@ function headline(state) {
   return [known.identity || "(no name)", unsure(state) ? "is the last known leader" : leads];
 }
 
+// Other nodes may have the name of this one, also if this one only observes.
+function is_own({ identity, rank }, { own, roster }) {
+  if (own.role === "observer" || identity !== own.identity) return false;
+  return rank === own.rank || roster.filter((other) => other.identity === identity).length === 1;
+}
+
 function row(member, state, now) {
   const made = element("tr");
   const leads = state.leader?.fencing_token === member.fencing_token, known = !unsure(state);
@@ -125,7 +142,7 @@ function row(member, state, now) {
   if (leads) node.append(known ? element("span", "leads", "badge lead") : element("span", "last known leader", "badge"));
   if (member.warm === true) node.append(element("span", "warm", "badge"));
   if (member.version) node.append(element("span", member.version, "badge"));
-  if (member.identity === state.own.identity) node.append(element("span", "this node", "badge"));
+  if (is_own(member, state)) node.append(element("span", "this node", "badge"));
   const metadata = Object.entries(member.metadata).map(([key, value]) => `${key}=${value}`);
   if (evacuated(state).has(member.data_center)) node.append(element("span", "evacuated", "badge away"));
   const said = [member.data_center, member.address, ...metadata].filter(Boolean);
@@ -242,14 +259,14 @@ function own({ own: { role, rank, fencing_token } }) {
 function notices({ own: { session, role }, roster, refused, blocked_by, stale }) {
   const all = [];
   if (!["live", "ready"].includes(session)) {
-    all.push(`This node's session with etcd is ${session}. This view may be old.`);
+    all.push([`This node's session with etcd is ${session}. This view may be old.`]);
   } else if (stale && roster !== null && role === "observer") {
-    all.push("etcd does not answer this node. This view may be old.");
+    all.push(["etcd does not answer this node. This view may be old."]);
   }
-  if (refused !== null) all.push(refused);
-  if (blocked_by !== null) all.push(`The key ${blocked_by} has no lease and blocks the election. Delete it.`);
-  if (roster === null && refused === null) all.push("etcd has not sent the candidates yet.");
-  return all.join(" ");
+  if (refused !== null) all.push([refused]);
+  if (blocked_by !== null) all.push(["The key ", element("bdi", blocked_by), " has no lease and blocks the election. Delete it."]);
+  if (roster === null && refused === null) all.push(["etcd has not sent the candidates yet."]);
+  return sentences(all);
 }
 
 function section(election) {
@@ -282,9 +299,9 @@ function show(view) {
   say(place.querySelector(".leader .name"), who);
   say(place.querySelector(".verb"), verb);
   say(place.querySelector(".own"), own(state));
-  const text = notices(state), notice = place.querySelector(".notice");
-  say(notice, text);
-  notice.hidden = text === "";
+  const said = notices(state), notice = place.querySelector(".notice");
+  say(notice, ...said);
+  notice.hidden = said.length === 0;
   const orders = place.querySelector(".orders"), standing = each(state.evacuations ?? [], "li", order);
   orders.hidden = standing.length === 0;
   orders.replaceChildren(...standing);
@@ -309,13 +326,15 @@ function tick(view) {
   const last = state.terms.at(-1), { leader } = state, own_ended = leader === null && unsure(state) && last?.ended_by_own_clock;
   const token = own_ended ? last.fencing_token : leader?.fencing_token;
   say(place.querySelector(".token"), token === undefined ? "" : `token ${token},`);
-  let since = "";
-  if (own_ended) since = `until ${clock(last.ended_unix_ms)}, by its own clock; unknown since`;
-  else if (unsure(state)) since = state.age_ms === null ? "" : `known until ${clock(known_until(state, now))}; unknown since`;
-  else if (leader === null && last) since = `for ${duration(now - last.ended_unix_ms)}; the last leader was ${last.identity}, token ${last.fencing_token}`;
-  else if (last?.began_unix_ms === null) since = leads_for(leader, now) ?? "since before this node observed the election";
-  else if (last) since = `for ${duration(now - last.began_unix_ms)}, since ${clock(last.began_unix_ms)}`;
-  say(place.querySelector(".since"), since);
+  let since = [""];
+  if (own_ended) since = [`until ${clock(last.ended_unix_ms)}, by its own clock; unknown since`];
+  else if (unsure(state)) since = [state.age_ms === null ? "" : `known until ${clock(known_until(state, now))}; unknown since`];
+  else if (leader === null && last) {
+    const ago = duration(now - last.ended_unix_ms), who = element("bdi", last.identity || "(no name)");
+    since = [`for ${ago}; the last leader was `, who, `, token ${last.fencing_token}`];
+  } else if (last?.began_unix_ms === null) since = [leads_for(leader, now) ?? "since before this node observed the election"];
+  else if (last) since = [`for ${duration(now - last.began_unix_ms)}, since ${clock(last.began_unix_ms)}`];
+  say(place.querySelector(".since"), ...since);
   // Not in the notice, which a screen reader would read again each second.
   const heard = place.querySelector(".heard");
   heard.hidden = !state.stale || state.age_ms === null;
@@ -346,7 +365,7 @@ function sum_up() {
   document.body.dataset.connection = silent ? "silent" : "live";
   say(connection, silent ? "connected to the node, which does not hear from etcd" : "live");
   const all = states.map(({ leader, election }) => (silent ? election : `${leader?.identity ?? "nobody"} leads ${election}`));
-  document.title = `${silent ? "? " : ""}${all.length === 1 ? all[0] : `eldest: ${all.length} elections`}`;
+  document.title = `${silent ? "? " : ""}${all.length === 1 ? plain(all[0]) : `eldest: ${all.length} elections`}`;
   show_endpoints();
   show_challenges();
 }
@@ -416,16 +435,16 @@ function shares({ members, absent, partitions }) {
 }
 
 function partition_notices({ revision, refused, stale, partitions, next_from }) {
-  const all = refused === null ? [] : [refused];
-  if (revision === null && refused === null) all.push("etcd has not sent the owners yet.");
-  else if (stale && refused === null) all.push("etcd does not answer this node. This view may be old.");
+  const all = refused === null ? [] : [[refused]];
+  if (revision === null && refused === null) all.push(["etcd has not sent the owners yet."]);
+  else if (stale && refused === null) all.push(["etcd does not answer this node. This view may be old."]);
   for (const { partition, blocked_by } of partitions.filter(({ blocked_by }) => blocked_by !== null)) {
-    all.push(`The key ${blocked_by} has no lease and blocks partition ${partition}. Delete it.`);
+    all.push(["The key ", element("bdi", blocked_by), ` has no lease and blocks partition ${partition}. Delete it.`]);
   }
   const free = partitions.filter(({ owner, kept_for, blocked_by }) => owner === null && kept_for === null && blocked_by === null);
-  if (free.length > 0) all.push(`Without an owner: ${ranges(free.map(({ partition }) => partition))}.`);
-  if (next_from !== null) all.push(`Partitions from ${next_from} on are only counted.`);
-  return all.join(" ");
+  if (free.length > 0) all.push([`Without an owner: ${ranges(free.map(({ partition }) => partition))}.`]);
+  if (next_from !== null) all.push([`Partitions from ${next_from} on are only counted.`]);
+  return sentences(all);
 }
 
 function show_partitions(state) {
@@ -440,9 +459,9 @@ function show_partitions(state) {
   const partitions = state.partitions ?? [], rows = shares({ ...state, partitions });
   const number = (count, what) => `${count ?? "unknown"} ${what}${count === 1 ? "" : "s"}`;
   say(place.querySelector(".about"), `${number(state.partition_count, "partition")}, ${number(state.member_count, "member")}`);
-  const text = partition_notices({ ...state, partitions }), notice = place.querySelector(".notice");
-  say(notice, text);
-  notice.hidden = text === "";
+  const said = partition_notices({ ...state, partitions }), notice = place.querySelector(".notice");
+  say(notice, ...said);
+  notice.hidden = said.length === 0;
   place.querySelector("tbody").replaceChildren(...each(rows, "tr", share));
 }
 

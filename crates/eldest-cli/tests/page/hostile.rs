@@ -73,14 +73,15 @@ async fn announcements_are_shown_as_text_and_run_nothing() -> Result {
     );
 
     // A key without a lease blocks the election; its name is text as well.
-    let path = format!("eldest/{ELECTION}2/<img src=x onerror={RUNS}>");
+    let path = format!("eldest/{ELECTION}2/\u{202e}<img src=x onerror={RUNS}>");
     let mut client = stage.etcd.client().await;
-    client.put(path, "<script>", None).await?;
+    client.put(&*path, "<script>", None).await?;
     let blocked = looking("of-another", "team/e2").await?;
     browser.open(blocked.at).await?;
     browser
         .until("document.querySelector('[data-election=\"team/e2\"] .notice')?.textContent.includes('<img src=x onerror=')")
         .await?;
+    assert_eq!(browser.texts(".notice bdi").await?, [path]);
     nothing_ran(&mut browser).await?;
     browser.open(node.at).await?;
     browser.until_count(".roster tbody tr", 5).await?;
@@ -99,6 +100,42 @@ async fn announcements_are_shown_as_text_and_run_nothing() -> Result {
         drop(candidate);
         session.close().await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn nodes_of_one_name_are_not_mixed_up_and_no_name_turns_the_text_after_it() -> Result {
+    const TWIN: &str = "\u{202e}twin";
+    const BADGES: &str = ".roster .badge:not(.lead)";
+    let Some(mut browser) = Browser::start().await? else {
+        return Ok(());
+    };
+    let stage = Stage::new().await?;
+    let (session, candidate) = join(&stage, TWIN).await?;
+    let observer = stage.node("60s", TWIN, &["--observe"]).await?;
+    browser.open(observer.at).await?;
+    browser.until_count(".roster tbody tr", 1).await?;
+    assert_eq!(browser.texts(BADGES).await?, [""; 0], "it only observes");
+    let title = browser.evaluate("document.title").await?;
+    assert_eq!(title, format!("\u{fffd}twin leads {ELECTION}"));
+
+    let second = stage.node("60s", TWIN, &[]).await?;
+    browser.open(second.at).await?;
+    browser.until_count(BADGES, 1).await?;
+    let own = "document.querySelector('.roster tr:has(.badge:not(.lead)) td').textContent";
+    assert_eq!(
+        browser.evaluate(own).await?,
+        "2",
+        "the older one is another"
+    );
+
+    browser.open(observer.at).await?;
+    browser.until_count(".roster tbody tr", 2).await?;
+    second.close().await?;
+    drop(candidate);
+    session.close().await?;
+    browser.until_count(".since bdi", 1).await?;
+    assert_eq!(browser.texts(".since bdi").await?, [TWIN]);
     Ok(())
 }
 
