@@ -91,7 +91,7 @@ impl Resource {
         let mut candidate = match timeout(env, left, self.join(turn, false)).await {
             Some(joined) => joined?,
             None if left < patience => return Ok(None),
-            None => return Err(unanswered(left)),
+            None => return Err(unanswered(limit)),
         };
         let left = end.since(env.now());
         timeout(env, left, candidate.elected()).await.transpose()
