@@ -200,9 +200,11 @@ pub(crate) fn failure(error: &anyhow::Error, format: Format) -> ExitCode {
 /// Writes clap's message about the command line: an error, or the requested help.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // This is the help or the version; a missing reader is no failure.
-        let _ = error.print();
-        return Code::Done.into();
+        // This is the help or the version.
+        return match error.print() {
+            Err(error) => failure(&error.into(), Format::asked_for()),
+            Ok(()) => Code::Done.into(),
+        };
     }
     if Format::asked_for() == Format::Json {
         let text = error.render().to_string();

@@ -95,6 +95,20 @@ async fn completions_and_the_manual_are_made_of_the_same_commands() -> Result {
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn help_that_cannot_be_written_is_a_failure() -> Result {
+    for args in [&["--help"][..], &["help", "run"], &["--version"], &["man"]] {
+        let mut command = eldest(args);
+        command.stdout(std::fs::File::create("/dev/full")?);
+        let ended = command.stderr(std::process::Stdio::piped()).output()?;
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{args:?}: {said}");
+        has(&said, &["No space left on device"]);
+    }
+    Ok(())
+}
+
 /// The pages that contain commands to type.
 const PAGES: [&str; 8] = [
     include_str!("../../../../README.md"),
