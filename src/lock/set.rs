@@ -95,11 +95,7 @@ impl LockSet {
             Err(error) if error.kind() == ErrorKind::Unavailable => {}
             Err(error) => return Err(error),
         }
-        loop {
-            if let Some(guard) = self.one_by_one().await? {
-                return Ok(guard);
-            }
-        }
+        self.in_turn().await
     }
 
     /// Waits as [`LockSet::acquire`] does, but for `limit` at most. Returns `None` if it does not hold every lock in
@@ -107,14 +103,25 @@ impl LockSet {
     ///
     /// # Errors
     ///
-    /// As [`LockSet::acquire`].
+    /// As [`LockSet::acquire`], and `Unavailable`: etcd had four request timeouts, and did not answer whether they are free.
     ///
     /// # Cancellation safety
     ///
     /// Cancel safe, as [`LockSet::acquire`].
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<Option<LockSetGuard>> {
         let env = &*self.handle.shared.env;
-        timeout(env, limit, self.acquire()).await.transpose()
+        let end = env.now().after(limit);
+        let silence = match timeout(env, limit, self.try_acquire()).await {
+            None => return Ok(None),
+            Some(Ok(None)) => None,
+            Some(Err(error)) if error.kind() == ErrorKind::Unavailable => Some(error),
+            Some(tried) => return tried,
+        };
+        let left = end.since(env.now());
+        match timeout(env, left, self.in_turn()).await {
+            Some(guard) => guard.map(Some),
+            None => silence.map_or(Ok(None), Err),
+        }
     }
 
     /// Takes every lock if none has a holder or a waiter. Otherwise returns `None`, and holds none.
@@ -146,6 +153,15 @@ impl LockSet {
         // A deletion that is not confirmed yet is repeated in the background.
         let _ = guard.release().await;
         failure.map_or(Ok(None), Err)
+    }
+
+    /// Waits for one lock after another until it holds them all.
+    async fn in_turn(&self) -> Result<LockSetGuard> {
+        loop {
+            if let Some(guard) = self.one_by_one().await? {
+                return Ok(guard);
+            }
+        }
     }
 
     /// Waits for one lock after another. Returns `None` if one was lost meanwhile.

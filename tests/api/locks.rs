@@ -194,6 +194,9 @@ async fn a_limited_wait_ends_in_time_without_etcd() -> Result {
     let long = session.lock("long")?;
     let waited = soon("an answer", long.acquire_timeout(Duration::from_secs(3))).await;
     assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unavailable);
+    let set = session.lock_all(["first", "second"])?;
+    let waited = soon("an answer", set.acquire_timeout(Duration::from_secs(3))).await;
+    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unavailable);
     proxy.heal();
     let mut client = etcd.client().await;
     drop((acquire(&lock).await?, acquire(&other).await?));
