@@ -364,7 +364,9 @@ impl SessionOptions {
     ) -> Result<()> {
         let ttl = self.ttl;
         let trusted = ttl.saturating_sub(ttl.mul_f64(f64::from(self.clock_drift_ppm) / 1e6));
-        let needed = ttl / 3 + request_timeout * 2 + grace + margin;
+        let needed = [request_timeout, request_timeout, grace, margin]
+            .iter()
+            .fold(ttl / 3, |sum, time| sum.saturating_add(*time));
         if needed > trusted {
             let given = self.round_trip;
             let given = given.filter(|it| wan_request_timeout(*it) == request_timeout);

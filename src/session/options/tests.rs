@@ -158,6 +158,23 @@ fn a_grace_too_long_for_the_ttl_is_refused_with_the_numbers() {
 }
 
 #[test]
+fn a_time_of_any_length_is_refused_and_makes_nothing_panic() {
+    let longest = [Duration::MAX, Duration::MAX / 2 + Duration::from_secs(1)];
+    for time in longest {
+        let options = || SessionOptions::new("n");
+        for options in [
+            options().grace(time),
+            options().margin(time),
+            options().request_timeout(time),
+            options().grace(time).margin(time).request_timeout(time),
+        ] {
+            let message = refused(options);
+            assert!(message.contains("must be at most ttl"), "{message}");
+        }
+    }
+}
+
+#[test]
 fn a_ttl_outside_the_bounds_or_with_a_fraction_is_refused() {
     for ttl in [1000, 2500, 301_000] {
         let message = refused(SessionOptions::new("n").ttl(Duration::from_millis(ttl)));
