@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Election;
+use super::work::begin;
 use crate::error::{BoxError, Error, Result};
 use crate::state::{Member, Roster, Term, live_lease};
 use eldest_etcd::runtime::until;
@@ -140,6 +141,11 @@ pub(super) type Running<'a> = BoxFuture<'a, Result<(), BoxError>>;
 /// One call of the follower's work, whose panic is returned.
 pub(super) type Caught<'a> = CatchUnwind<AssertUnwindSafe<Running<'a>>>;
 
+/// Calls the follower's work.
+pub(super) fn call<'a>(work: &mut Follow<'a>, following: Following) -> Caught<'a> {
+    AssertUnwindSafe(begin(work, following).boxed()).catch_unwind()
+}
+
 /// The way in which a follower's work failed before it was asked to stop.
 pub(crate) enum Fault {
     Failed(Error),
@@ -183,7 +189,7 @@ impl<'f, 'a> Follower<'f, 'a> {
         });
         Self {
             election,
-            work: work.map(|work| AssertUnwindSafe(work(following)).catch_unwind()),
+            work: work.map(|work| call(work, following)),
             preparation,
             stop,
             leader,

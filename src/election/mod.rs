@@ -55,6 +55,7 @@ pub use runner::Runner;
 pub(crate) use shutdown::cancel_on;
 pub use shutdown::{Shutdown, shutdown_signal};
 pub use work::Work;
+pub(crate) use work::begin;
 pub(crate) use work_monitor::WorkMonitor;
 
 /// An election: a prefix in etcd under which each candidate has a key. The candidate with the smallest create revision

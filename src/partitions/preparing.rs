@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Partition, PartitionMembership, Partitions};
-use crate::election::{Announcer, Checkpoint};
+use crate::election::{Announcer, Checkpoint, begin};
 use crate::error::{BoxError, Result};
 use crate::state::READY_AT_ONCE;
 use eldest_etcd::Lane;
@@ -197,11 +197,12 @@ impl<'f, 'a> Preparing<'f, 'a> {
         for number in due {
             let stop = CancellationToken::new();
             self.stops.insert(number, stop.clone());
-            let running = work(ComingPartition {
+            let coming = ComingPartition {
                 number,
                 stop: stop.clone(),
                 partitions: self.partitions.clone(),
-            });
+            };
+            let running = begin(work, coming);
             let running = AssertUnwindSafe(running).catch_unwind();
             let shared = &self.partitions.handle.shared;
             let (env, grace) = (Arc::clone(&shared.env), shared.settings.grace);

@@ -17,8 +17,8 @@ use super::handing_over::Leaving;
 use super::preparing::{Event, Prepare, Preparing};
 use super::{Partition, PartitionMembership, Partitions};
 use crate::election::{
-    Claim, Health, MemberSays, OnError, Pause, Rules, Shutdown, Work, WorkMonitor, end_term, late,
-    span_of, unconfirmed, warn_of,
+    Claim, Health, MemberSays, OnError, Pause, Rules, Shutdown, Work, WorkMonitor, begin, end_term,
+    late, span_of, unconfirmed, warn_of,
 };
 use crate::error::{BoxError, Error, Result};
 use eldest_core::reason::{EndReason, LostReason};
@@ -375,7 +375,7 @@ where
     let claim = partition.claim();
     let term = partition.term();
     let span = span_of(&term);
-    let running = span.in_scope(|| work(partition));
+    let running = span.in_scope(|| begin(work, partition));
     let running = async move { running.await.map_err(Into::into) }.instrument(span);
     let monitor = watch.begin(&claim);
     let (aborts, on_error) = (watch.aborts, watch.on_error);

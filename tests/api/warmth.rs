@@ -321,6 +321,31 @@ async fn node_whose_key_is_replaced_is_cold_until_it_has_prepared_again() -> Res
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_preparation_that_panics_before_its_first_await_waits_for_the_followers_work() -> Result {
+    let etcd = in_memory();
+    let (_a, election, mut a) = join_election(&etcd, "a").await?;
+    let _leader = elected(&mut a).await?;
+    let b = session(&etcd, "b").await?.election("e")?;
+    let (say, mut steps) = mpsc::unbounded_channel();
+    let ends = move |following: Following| {
+        let say = say.clone();
+        async move {
+            following.stopped().cancelled().await;
+            tokio::task::yield_now().await;
+            say.send("ended")?;
+            Ok::<_, BoxError>(())
+        }
+    };
+    let panics = |_: Following| -> std::future::Ready<Result> { panic!("broken") };
+    let runner = b.runner().follow(ends).prepare(panics);
+    let run = tokio::spawn(runner.run(CancellationToken::new(), until_lost));
+    let ended = soon("it ends", run).await;
+    assert!(ended.expect_err("it panicked").is_panic());
+    assert_eq!(steps.try_recv(), Ok("ended"));
+    queue(&election, &["a"]).await
+}
+
 /// Checks that the follower's work ends before the run does if the preparation fails, or the other way round.
 async fn other_work_ends(etcd: &MemoryEtcd, is_preparation: bool, panics: bool) -> Result {
     let b = session(etcd, "b").await?.election("e")?;

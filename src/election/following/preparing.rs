@@ -1,12 +1,10 @@
 //! Runs the work that prepares a node for its term while the node is next in line, and announces that the node is warm.
 
 use std::convert::Infallible;
-use std::panic::AssertUnwindSafe;
 
-use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 
-use super::{Caught, Fault, Follow, Following, fault, wind_up};
+use super::{Caught, Fault, Follow, Following, call, fault, wind_up};
 use crate::election::Election;
 use crate::error::ErrorKind;
 
@@ -40,8 +38,7 @@ impl<'f, 'a> Preparation<'f, 'a> {
         loop {
             let key = self.following.next_key().await;
             let stop = self.following.stopped();
-            let work = (self.work)(self.following.until(stop.clone()));
-            let work = AssertUnwindSafe(work).catch_unwind();
+            let work = call(self.work, self.following.until(stop.clone()));
             let (stop, work) = self.running.insert((stop, work));
             let ended = tokio::select! {
                 biased;

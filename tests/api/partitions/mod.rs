@@ -170,14 +170,26 @@ async fn panic_of_one_partition_unwinds_after_the_others_have_ended() -> Result 
     let etcd = in_memory();
     let mut client = etcd.client().await;
     let (_session, partitions) = partitions(&etcd, "a", 4).await?;
-    let running = Running::start(&partitions, |partition| async move {
-        assert_ne!(partition.number(), 2, "on purpose");
-        partition.lost().cancelled().await;
-        Ok(())
-    });
-    let panic = soon("run", running.task).await.unwrap_err();
-    assert!(panic.is_panic());
-    assert_eq!(keys(&mut client, PREFIX).await, []);
+    for in_the_call in [false, true] {
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&ended);
+        let running = Running::start(&partitions, move |partition| {
+            let (number, seen) = (partition.number(), Arc::clone(&seen));
+            assert!(!in_the_call || number < 3, "on purpose");
+            async move {
+                assert_ne!(number, 3, "on purpose");
+                partition.lost().cancelled().await;
+                tokio::task::yield_now().await;
+                seen.lock().expect("no panic").push(number);
+                Ok(())
+            }
+        });
+        let panic = soon("run", running.task).await.unwrap_err();
+        assert!(panic.is_panic());
+        let ended: BTreeSet<u32> = ended.lock().expect("no panic").drain(..).collect();
+        assert_eq!(ended, BTreeSet::from([0, 1, 2]));
+        assert_eq!(keys(&mut client, PREFIX).await, []);
+    }
     Ok(())
 }
 

@@ -185,14 +185,23 @@ async fn a_panic_while_preparing_unwinds_after_the_other_work_has_ended() -> Res
     let mut a = Member::start(&etcd, "a", COUNT).await?;
     a.running.owns(COUNT as usize).await?;
     let (_b, second) = partitions(&etcd, "b", COUNT).await?;
-    let runner = second.runner().prepare(async |coming: ComingPartition| {
-        assert_ne!(coming.number(), 3, "it panics");
-        coming.stopped().cancelled().await;
-        Ok::<_, BoxError>(())
-    });
-    let b = Running::with(runner, until_lost);
-    let ended = soon("run ends", b.task).await;
-    assert!(ended.expect_err("it panicked").is_panic());
+    for in_the_call in [false, true] {
+        let (say, mut stopped) = mpsc::unbounded_channel();
+        let runner = second.runner().prepare(move |coming: ComingPartition| {
+            let (number, say) = (coming.number(), say.clone());
+            assert!(!in_the_call || number < 3, "it panics");
+            async move {
+                assert_ne!(number, 3, "it panics");
+                coming.stopped().cancelled().await;
+                say.send(number)?;
+                Ok::<_, BoxError>(())
+            }
+        });
+        let b = Running::with(runner, until_lost);
+        let ended = soon("run ends", b.task).await;
+        assert!(ended.expect_err("it panicked").is_panic());
+        assert_eq!(stopped.recv().await, Some(2), "{in_the_call}");
+    }
     stays(WHILE, "a owns all", async || a.running.owned().len() == 4).await
 }
 
